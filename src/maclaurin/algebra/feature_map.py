@@ -1,0 +1,142 @@
+r"""Feature maps: what happens to a query and a key before their inner product.
+
+The logit is ``x = scale * <phi(q), phi(k)>``; phi is one of these, or any callable wrapped in
+:class:`CallableMap`. A map whose values are never negative makes every logit non-negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from maclaurin.algebra.direction import unit
+
+
+@dataclass(frozen=True)
+class FeatureMap:
+    """Base: ``phi: [..., K] -> [..., num_features(K)]``, applied to queries and keys alike."""
+
+    name: ClassVar[str] = ""
+    formula: ClassVar[str] = ""
+    is_nonnegative = False  # a plain attribute: an instance of CallableMap makes its own promise
+
+    def __call__(self, x: Tensor) -> Tensor:
+        raise AssertionError("a feature map defines __call__")
+
+    def default_scale(self, key_dim: int) -> float:
+        """The scale used when none is given: 1, except for :class:`Identity`."""
+        return 1.0
+
+    def num_features(self, key_dim: int) -> int:
+        """Width of phi's output for a key of ``key_dim`` numbers."""
+        return key_dim
+
+
+@dataclass(frozen=True)
+class Identity(FeatureMap):
+    """phi(x) = x, with the customary default scale ``K ** -0.5``."""
+
+    name: ClassVar[str] = "identity"
+    formula: ClassVar[str] = "x"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def default_scale(self, key_dim: int) -> float:
+        return float(key_dim**-0.5) if key_dim else 1.0
+
+
+@dataclass(frozen=True)
+class Elu1(FeatureMap):
+    """phi(x) = elu(x) + 1 > 0 (Katharopoulos et al., arXiv 2006.16236)."""
+
+    name: ClassVar[str] = "elu1"
+    formula: ClassVar[str] = "elu(x) + 1"
+    is_nonnegative = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.elu(x) + 1.0
+
+
+@dataclass(frozen=True)
+class Relu(FeatureMap):
+    """phi(x) = max(x, 0)."""
+
+    name: ClassVar[str] = "relu"
+    formula: ClassVar[str] = "max(x, 0)"
+    is_nonnegative = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.relu(x)
+
+
+@dataclass(frozen=True)
+class Cosine(FeatureMap):
+    """phi(x) = x / ||x||, so the logit is the cosine times the scale (Mongaras et al., arXiv 2409.18747)."""
+
+    name: ClassVar[str] = "cosine"
+    formula: ClassVar[str] = "x / |x|"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return unit(x)
+
+
+@dataclass(frozen=True)
+class ExpMap(FeatureMap):
+    """phi(x) = exp(x) in every coordinate; infinite where that exceeds the dtype."""
+
+    name: ClassVar[str] = "expmap"
+    formula: ClassVar[str] = "exp(x)"
+    is_nonnegative = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.exp(x)
+
+
+@dataclass(frozen=True)
+class Features(FeatureMap):
+    """phi(x) = x for queries and keys that are non-negative features already, as a layer may make them.
+
+    That they are non-negative is the caller's promise: checking it would read every value.
+    """
+
+    name: ClassVar[str] = "features"
+    formula: ClassVar[str] = "x (features made by the layer)"
+    is_nonnegative = True
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+
+@dataclass(frozen=True)
+class CallableMap(FeatureMap):
+    """Any function ``[..., K] -> [..., M]`` as a feature map.
+
+    Args:
+        function: maps the last axis; must be differentiable and act on each vector alone.
+        is_nonnegative: promise that no output is negative; makes the ``sum`` normalizer legal for odd functions.
+
+    It has no text in the grammar: ``str()`` of a mechanism with it raises, ``repr()`` names the function.
+    """
+
+    function: Callable[[Tensor], Tensor]
+    is_nonnegative: bool = False
+
+    formula: ClassVar[str] = "phi(x)"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+    def num_features(self, key_dim: int) -> int:
+        return int(self.function(torch.zeros(1, key_dim)).shape[-1])
+
+
+#: The maps that have a name in the grammar.
+MAPS: dict[str, type[FeatureMap]] = {
+    each.name: each for each in (Identity, Elu1, Relu, Cosine, ExpMap, Features)
+}
