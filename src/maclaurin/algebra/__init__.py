@@ -4,7 +4,7 @@ from maclaurin.algebra.accumulator import Accumulator
 from maclaurin.algebra.catalogue import CATALOGUE, LayerOptions, Recipe, mechanism, recipe
 from maclaurin.algebra.direction import unit
 from maclaurin.algebra.feature_map import CallableMap, Cosine, Elu1, ExpMap, Features, Identity, Relu
-from maclaurin.algebra.function import Exp, Polynomial, Positivity, Power, Taylor
+from maclaurin.algebra.function import Exp, Polynomial, Positivity, Power, Series, Taylor
 from maclaurin.algebra.grammar import parse, text
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.monomials import monomials, num_monomials, symmetric_product
@@ -33,6 +33,7 @@ __all__ = [
     "Power",
     "Recipe",
     "Relu",
+    "Series",
     "Similarity",
     "Sum",
     "Taylor",

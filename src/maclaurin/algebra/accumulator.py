@@ -87,4 +87,3 @@ def unscale(x: Tensor, log_scale: Tensor) -> Tensor:
     limit = 2.0 * math.floor(math.log(torch.finfo(x.dtype).max))
     half = torch.exp(0.5 * log_scale.clamp(-limit, limit))
     return x * half * half
-

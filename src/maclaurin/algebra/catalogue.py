@@ -30,7 +30,11 @@ class LayerOptions:
     convolution: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.convolution, bool) or not isinstance(self.convolution, int) or self.convolution < 0:
+        if (
+            isinstance(self.convolution, bool)
+            or not isinstance(self.convolution, int)
+            or self.convolution < 0
+        ):
             raise ConfigError(
                 f"convolution={self.convolution!r} asks for a causal convolution of that width.\n"
                 "  Give a whole number >= 1, or 0 for none."
@@ -73,31 +77,85 @@ _FIRST = "Mongaras & Larson, arXiv 2507.23632"
 #: Every named member of the family, in the order of ``maclaurin list``.
 CATALOGUE: dict[str, Recipe] = dict(
     [
-        _entry("softmax", "exp/sum", "softmax attention", "scaled dot-product attention (Vaswani et al., arXiv 1706.03762)"),
-        _entry("exp-l2", "exp/l2", "softmax's numerator, its denominator replaced by an L2 norm",
-               f"gated_softmax_no_gate_L2norm_nodivS_noclamp ({_FIRST})"),
-        _entry("exp-rms", "exp/rms:weight", "softmax's numerator under RMSNorm",
-               f"RMSNorm in place of the denominator ({_FIRST})"),
-        _entry("exp-layer", "exp/layer:weight:bias", "softmax's numerator under LayerNorm",
-               f"LayerNorm in place of the denominator ({_FIRST})"),
-        _entry("exp-length", "exp/length", "softmax's numerator divided by the number of keys",
-               f"division by the sequence length ({_FIRST})"),
-        _entry("linear-elu", "elu1/sum", "linear attention with elu(x) + 1",
-               "linear transformer (Katharopoulos et al., arXiv 2006.16236)", f"linear_elu ({_FIRST})"),
-        _entry("linear-relu", "relu/sum", "linear attention with max(x, 0)", f"linear_relu without its epsilon ({_FIRST})"),
-        _entry("linear-cosine", "cosine/length:learned", "cosine attention, divided by a learned power of the length",
-               "Cottention (Mongaras et al., arXiv 2409.18747)", f"linear_cosine as intended ({_FIRST})"),
-        _entry("taylor-1", "taylor:1/sum:signed", "the first two orders of exp; weights may be negative",
-               "first-order linear attention"),
-        _entry("taylor-2", "taylor:2/sum", "orders 0 to 2 of exp",
-               "Based's feature map (Arora et al., arXiv 2402.18668)", "second-order Taylor attention"),
+        _entry(
+            "softmax",
+            "exp/sum",
+            "softmax attention",
+            "scaled dot-product attention (Vaswani et al., arXiv 1706.03762)",
+        ),
+        _entry(
+            "exp-l2",
+            "exp/l2",
+            "softmax's numerator, its denominator replaced by an L2 norm",
+            f"gated_softmax_no_gate_L2norm_nodivS_noclamp ({_FIRST})",
+        ),
+        _entry(
+            "exp-rms",
+            "exp/rms:weight",
+            "softmax's numerator under RMSNorm",
+            f"RMSNorm in place of the denominator ({_FIRST})",
+        ),
+        _entry(
+            "exp-layer",
+            "exp/layer:weight:bias",
+            "softmax's numerator under LayerNorm",
+            f"LayerNorm in place of the denominator ({_FIRST})",
+        ),
+        _entry(
+            "exp-length",
+            "exp/length",
+            "softmax's numerator divided by the number of keys",
+            f"division by the sequence length ({_FIRST})",
+        ),
+        _entry(
+            "linear-elu",
+            "elu1/sum",
+            "linear attention with elu(x) + 1",
+            "linear transformer (Katharopoulos et al., arXiv 2006.16236)",
+            f"linear_elu ({_FIRST})",
+        ),
+        _entry(
+            "linear-relu",
+            "relu/sum",
+            "linear attention with max(x, 0)",
+            f"linear_relu without its epsilon ({_FIRST})",
+        ),
+        _entry(
+            "linear-cosine",
+            "cosine/length:learned",
+            "cosine attention, divided by a learned power of the length",
+            "Cottention (Mongaras et al., arXiv 2409.18747)",
+            f"linear_cosine as intended ({_FIRST})",
+        ),
+        _entry(
+            "taylor-1",
+            "taylor:1/sum:signed",
+            "the first two orders of exp; weights may be negative",
+            "first-order linear attention",
+        ),
+        _entry(
+            "taylor-2",
+            "taylor:2/sum",
+            "orders 0 to 2 of exp",
+            "Based's feature map (Arora et al., arXiv 2402.18668)",
+            "second-order Taylor attention",
+        ),
         _entry("taylor-4", "taylor:4/sum", "orders 0 to 4 of exp", f"powers up to n = 4 ({_FIRST})"),
         _entry("taylor-2-centered", "taylor:2@mean/sum", "orders 0 to 2 around the mean logit"),
         _entry("taylor-4-centered", "taylor:4@mean/sum", "orders 0 to 4 around the mean logit"),
-        _entry("power-2", "power:2/sum", "the squared inner product",
-               "2Mamba's kernel without decay (arXiv 2602.17363)", "quadratic (power) attention"),
-        _entry("elu-taylor-2", "elu1>taylor:2/sum", "linear attention with an added second power",
-               f"added powers, section 4.4 ({_FIRST})"),
+        _entry(
+            "power-2",
+            "power:2/sum",
+            "the squared inner product",
+            "2Mamba's kernel without decay (arXiv 2602.17363)",
+            "quadratic (power) attention",
+        ),
+        _entry(
+            "elu-taylor-2",
+            "elu1>taylor:2/sum",
+            "linear attention with an added second power",
+            f"added powers, section 4.4 ({_FIRST})",
+        ),
     ]
 )
 

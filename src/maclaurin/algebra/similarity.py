@@ -127,4 +127,3 @@ class Similarity:
         if self.is_centered:
             weight = f"exp(c) ({weight.replace('x', 'y')}), y = x - c, c = mean visible logit"
         return f"w = {weight}; {logit}"
-
