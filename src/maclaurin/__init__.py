@@ -32,7 +32,23 @@ _PUBLIC = {
     "recipe": "maclaurin.algebra",
 }
 
-__all__ = ["__version__", *sorted(_PUBLIC)]  # noqa: PLE0604  # the names are the table's keys
+__all__ = [
+    "CATALOGUE",
+    "Accumulator",
+    "AttentionLayer",
+    "AttentionOutput",
+    "DecoderConfig",
+    "DecoderLM",
+    "MaclaurinError",
+    "Mechanism",
+    "Recipe",
+    "State",
+    "__version__",
+    "attend",
+    "mechanism",
+    "methods",
+    "recipe",
+]
 
 if TYPE_CHECKING:
     from maclaurin.algebra import CATALOGUE, Accumulator, Mechanism, Recipe, mechanism, recipe

@@ -30,11 +30,7 @@ class LayerOptions:
     convolution: int = 0
 
     def __post_init__(self) -> None:
-        if (
-            isinstance(self.convolution, bool)
-            or not isinstance(self.convolution, int)
-            or self.convolution < 0
-        ):
+        if isinstance(self.convolution, bool) or not isinstance(self.convolution, int) or self.convolution < 0:
             raise ConfigError(
                 f"convolution={self.convolution!r} asks for a causal convolution of that width.\n"
                 "  Give a whole number >= 1, or 0 for none."

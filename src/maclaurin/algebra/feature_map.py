@@ -137,6 +137,4 @@ class CallableMap(FeatureMap):
 
 
 #: The maps that have a name in the grammar.
-MAPS: dict[str, type[FeatureMap]] = {
-    each.name: each for each in (Identity, Elu1, Relu, Cosine, ExpMap, Features)
-}
+MAPS: dict[str, type[FeatureMap]] = {each.name: each for each in (Identity, Elu1, Relu, Cosine, ExpMap, Features)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from torch import Tensor
 from maclaurin.errors import MechanismError
 
 
-class Positivity(str, Enum):
+class Positivity(StrEnum):
     """What is known of the sign of kappa on the range of its logits."""
 
     POSITIVE = "positive"
@@ -249,7 +249,7 @@ def _minimum(coefficients: Sequence[float], *, nonnegative_only: bool) -> tuple[
     candidates = [0.0]
     if degree >= 2:
         roots = polynomial.deriv().roots()
-        candidates += [float(r.real) for r in roots if abs(r.imag) <= 1e-9 * max(1.0, abs(r))]
+        candidates += [float(r.real) for r in roots if abs(r.imag) <= 1e-9 * max(1.0, float(abs(r)))]
     points = np.array([x for x in candidates if x >= 0 or not nonnegative_only])
     values = polynomial(points)
     sizes = np.polynomial.Polynomial(np.abs(coefficients))(np.abs(points))

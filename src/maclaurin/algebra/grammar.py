@@ -92,18 +92,14 @@ def _parse_similarity(words: str, whole: str) -> Similarity:
     clamps = [each for each in options if each.startswith("clamp=")]
     if len(clamps) > 1:
         raise GrammarError(f"{whole!r} gives the option clamp twice.")
-    function = _build(
-        function_class, [each for each in options if each not in clamps], whole, also=("clamp",)
-    )
+    function = _build(function_class, [each for each in options if each not in clamps], whole, also=("clamp",))
     clamp = _number(clamps[0].removeprefix("clamp="), whole) if clamps else None
     return Similarity(function, feature_map, clamp=clamp, is_centered=bool(at))
 
 
 def _lookup(word: str, table: Mapping[str, type[Any]], kind: str, whole: str) -> type[Any]:
     if word not in table:
-        raise GrammarError(
-            f"{whole!r} asks for the {kind} {word!r}, which does not exist: {nearest(word, table)}"
-        )
+        raise GrammarError(f"{whole!r} asks for the {kind} {word!r}, which does not exist: {nearest(word, table)}")
     return table[word]
 
 
@@ -122,16 +118,12 @@ def _build(cls: type[Any], options: list[str], whole: str, *, also: tuple[str, .
         if key not in keyed:
             legal = [*keyed, *also]
             hint = nearest(key, legal) if legal else f"{cls.name!r} has no options"
-            raise GrammarError(
-                f"{whole!r} gives {cls.name!r} the option {key!r}, which it does not have: {hint}"
-            )
+            raise GrammarError(f"{whole!r} gives {cls.name!r} the option {key!r}, which it does not have: {hint}")
         field = keyed[key]
         is_flag = field.type == "bool"
         if is_flag == bool(equals):
             form = key if is_flag else f"{key}=NUMBER"
-            raise GrammarError(
-                f"{whole!r} gives the option {option!r} in a form it does not have: write {form}."
-            )
+            raise GrammarError(f"{whole!r} gives the option {option!r} in a form it does not have: write {form}.")
         if field.name in values:
             raise GrammarError(f"{whole!r} gives the option {key!r} twice.")
         values[field.name] = True if is_flag else _number(number, whole)

@@ -102,9 +102,7 @@ class Mechanism:
         """Numbers in a cache of ``length`` mapped keys and values of one key/value head."""
         return length * (self.similarity.map.num_features(key_dim) + value_dim)
 
-    def break_even_length(
-        self, key_dim: int, value_dim: int, *, state_bytes: int = 4, cache_bytes: int = 2
-    ) -> float:
+    def break_even_length(self, key_dim: int, value_dim: int, *, state_bytes: int = 4, cache_bytes: int = 2) -> float:
         """Length at which a key/value cache (16-bit by default) reaches the bytes of this state (32-bit by default).
 
         Counts the moments only (numerator and denominator), as comparisons in the literature do: neither count nor

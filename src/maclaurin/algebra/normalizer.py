@@ -261,9 +261,7 @@ class Layer(Normalizer):
 
 
 #: The normalizers that have a name in the grammar.
-NORMALIZERS: dict[str, type[Normalizer]] = {
-    each.name: each for each in (Sum, Length, L2, RMS, Layer, Unnormalized)
-}
+NORMALIZERS: dict[str, type[Normalizer]] = {each.name: each for each in (Sum, Length, L2, RMS, Layer, Unnormalized)}
 
 
 def _standardized(x: Tensor) -> Tensor:

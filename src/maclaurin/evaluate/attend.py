@@ -132,9 +132,7 @@ def _choose(problem: Problem, method: str) -> str:
         is_step = problem.state is not None and problem.num_queries == 1 and problem.pair_mask is None
         return "recurrent" if is_step and recurrent.refusal(problem.mechanism) is None else "parallel"
     if method not in _ACCUMULATE:
-        raise MethodError(
-            f"attend: method={method!r} does not exist: {nearest(method, [*_ACCUMULATE, 'auto'])}"
-        )
+        raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*_ACCUMULATE, 'auto'])}")
     reason = _REFUSAL[method](problem.mechanism)
     if reason:
         able = [name for name, why in methods(problem.mechanism).items() if why is None]
@@ -148,7 +146,7 @@ def _choose(problem: Problem, method: str) -> str:
 def _check_returns(problem: Problem, method: str, *, return_state: bool, return_diagnostics: bool) -> None:
     if return_state and problem.pair_mask is not None:
         raise MethodError(
-            "attend: return_state was asked together with a mask [B, H, T, S], after which no one set of keys is left.\n"
+            "attend: return_state was asked together with a mask [B, H, T, S], which leaves no one set of keys.\n"
             "  Use a mask [B, S] over keys, or leave return_state out."
         )
     if return_diagnostics and method != "parallel":
@@ -161,11 +159,7 @@ def _check_returns(problem: Problem, method: str, *, return_state: bool, return_
 def _diagnose(problem: Problem, accumulator: Accumulator) -> Diagnostics:
     sees = accumulator.count > 0
     lowest = share = float("nan")
-    if (
-        accumulator.denominator is not None
-        and problem.mechanism.normalizer.uses_denominator
-        and bool(sees.any())
-    ):
+    if accumulator.denominator is not None and problem.mechanism.normalizer.uses_denominator and bool(sees.any()):
         lowest = float(accumulator.true_denominator.detach()[sees].min())
         share = float((accumulator.denominator.detach()[sees] < 0).double().mean())
     return Diagnostics(lowest, share, float(parallel.largest_logit(problem)))

@@ -117,13 +117,11 @@ def pose(mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, option
     feature_map = mechanism.similarity.map
     problem = Problem(
         mechanism,
-        feature_map(query).unflatten(1, (kv_heads, groups)),
+        _grouped(feature_map(query), 1, (kv_heads, groups)),
         feature_map(key),
         value,
         key_mask,
-        None
-        if pair_mask is None
-        else pair_mask.unflatten(1, (kv_heads, groups) if pair_mask.shape[1] > 1 else (1, 1)),
+        None if pair_mask is None else _grouped(pair_mask, 1, (kv_heads, groups) if pair_mask.shape[1] > 1 else (1, 1)),
         options.is_causal,
         scale,
         options.state,
@@ -134,6 +132,11 @@ def pose(mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, option
     if options.state is not None:
         _check_state(problem, options.state)
     return problem
+
+
+def _grouped(x: Tensor, dim: int, sizes: tuple[int, int]) -> Tensor:
+    """``x`` with dimension ``dim`` (heads) split into key/value heads and groups."""
+    return x.reshape(*x.shape[:dim], *sizes, *x.shape[dim + 1 :])
 
 
 def _check_shapes(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -196,12 +199,7 @@ def _masks(mask: Tensor | None, query: Tensor, key: Tensor) -> tuple[Tensor | No
         )
     if tuple(mask.shape) == (batch, columns):
         return mask.to(key.device), None
-    if (
-        mask.ndim == 4
-        and mask.shape[0] == batch
-        and mask.shape[1] in (1, heads)
-        and mask.shape[2:] == (rows, columns)
-    ):
+    if mask.ndim == 4 and mask.shape[0] == batch and mask.shape[1] in (1, heads) and mask.shape[2:] == (rows, columns):
         return None, mask.to(key.device)
     raise MaskError(f"attend: the mask has shape {tuple(mask.shape)}.\n  Give {legal}.")
 
@@ -232,7 +230,10 @@ def _normalizer_inputs(
     """
     kv_heads, groups, value_dim = shape
     heads = kv_heads * groups
-    legal = {"length_exponent": [(heads,)], "norm_weight": [(value_dim,), (heads, value_dim)]}
+    legal: dict[str, list[tuple[int, ...]]] = {
+        "length_exponent": [(heads,)],
+        "norm_weight": [(value_dim,), (heads, value_dim)],
+    }
     legal["norm_bias"] = legal["norm_weight"]
     found: dict[str, Tensor | None] = {}
     for name, shapes in legal.items():
@@ -251,10 +252,10 @@ def _normalizer_inputs(
             )
         tensor = tensor.to(dtype=like.dtype, device=like.device)
         is_per_head = len(tensor.shape) > 1 or name == "length_exponent"
-        found[name] = tensor.unflatten(0, (kv_heads, groups))[:, :, None] if is_per_head else tensor
+        found[name] = _grouped(tensor, 0, (kv_heads, groups))[:, :, None] if is_per_head else tensor
     if "length_exponent" in mechanism.normalizer.learned and found["length_exponent"] is None:
         raise ConfigError(
-            f"attend: {mechanism.describe()} divides by a learned power of the length, and length_exponent is missing.\n"
+            f"attend: {mechanism.describe()} divides by a learned power of the length; length_exponent is missing.\n"
             f"  Give a tensor of shape ({heads},), one exponent per head, or use length without learned."
         )
     return NormalizerInputs(found["length_exponent"], found["norm_weight"], found["norm_bias"])

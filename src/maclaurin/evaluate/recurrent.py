@@ -66,6 +66,4 @@ def _joined(accumulators: list[Accumulator]) -> Accumulator:
     count = along_time((each.count for each in accumulators), -1)
     log_scale = along_time((each.log_scale for each in accumulators), -1)
     assert numerator is not None and count is not None and log_scale is not None
-    return Accumulator(
-        numerator, along_time((each.denominator for each in accumulators), -1), count, log_scale
-    )
+    return Accumulator(numerator, along_time((each.denominator for each in accumulators), -1), count, log_scale)

@@ -30,7 +30,8 @@ def moment_refusal(mechanism: Mechanism) -> str | None:
     """Why moments cannot serve this mechanism, or None if they can (or are not needed)."""
     function = mechanism.similarity.function
     if mechanism.is_finite_state and isinstance(function, Series) and function.degree > MAX_MOMENT_ORDER:
-        return f"reading order {function.degree} from moments loses too many digits (promised up to order {MAX_MOMENT_ORDER})"
+        lost = f"reading order {function.degree} from moments loses too many digits"
+        return f"{lost} (promised up to order {MAX_MOMENT_ORDER})"
     return None
 
 
@@ -95,11 +96,7 @@ class State:
             return CacheState(mechanism, zeros(0, width), zeros(0, value_dim), mask)
         reference = None
         if has_reference:
-            reference = (
-                zeros(width)
-                if key_reference is None
-                else key_reference.detach().to(dtype=dtype, device=device)
-            )
+            reference = zeros(width) if key_reference is None else key_reference.detach().to(dtype=dtype, device=device)
         return MomentState(
             mechanism,
             tuple(zeros(num_monomials(width, n), value_dim) for n in mechanism.moment_orders),
@@ -197,9 +194,7 @@ class CacheState(State):
 
     def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
         if visible_BS is None:
-            visible_BS = torch.ones(
-                key_BHSK.shape[0], key_BHSK.shape[2], dtype=torch.bool, device=key_BHSK.device
-            )
+            visible_BS = torch.ones(key_BHSK.shape[0], key_BHSK.shape[2], dtype=torch.bool, device=key_BHSK.device)
         return self.merge(CacheState(self.mechanism, key_BHSK, value_BHSV, visible_BS))
 
     def merge(self, other: State) -> State:
@@ -298,9 +293,7 @@ class MomentState(State):
         return replace(
             self,
             numerators=rebased(self.numerators),
-            denominators=tuple(
-                each[..., 0] for each in rebased(tuple(each[..., None] for each in self.denominators))
-            ),
+            denominators=tuple(each[..., 0] for each in rebased(tuple(each[..., None] for each in self.denominators))),
             key_reference=key_reference,
         )
 
