@@ -67,8 +67,8 @@ class Exp(Function):
         return "exp(x)"
 
     def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        masked = logits.masked_fill(~visible, -math.inf)
-        log_scale = _row_max(masked.detach())
+        masked = torch.where(visible, logits, -math.inf)
+        log_scale = _row_range(masked.detach())[1]
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
         return torch.exp(masked - log_scale[..., None]), log_scale
 
@@ -96,21 +96,22 @@ class Series(Function):
         return tuple(n for n, a in enumerate(self.series) if a != 0)
 
     def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        masked = logits.masked_fill(~visible, 0.0)
-        radius = _row_max(masked.detach().abs())
+        masked = torch.where(visible, logits, 0.0)
+        lowest, highest = _row_range(masked.detach())
+        radius = torch.maximum(-lowest, highest)
         radius = radius.masked_fill(radius == 0, 1.0)
         log_radius = radius.log()
         log_terms = {n: math.log(abs(self.series[n])) + n * log_radius for n in self.orders}
         log_scale = torch.stack(list(log_terms.values())).amax(0)
+
+        def coefficient(n: int) -> Tensor:
+            return (math.copysign(1.0, self.series[n]) * torch.exp(log_terms[n] - log_scale))[..., None]
+
         u = masked / radius[..., None]
-        weights = torch.zeros_like(u)
-        for n in range(self.degree, -1, -1):  # Horner in u = x / radius, |u| <= 1, coefficients <= 1
-            if n < self.degree:
-                weights = weights * u
-            if n in log_terms:
-                coefficient = math.copysign(1.0, self.series[n]) * torch.exp(log_terms[n] - log_scale)
-                weights = weights + coefficient[..., None]
-        return weights.masked_fill(~visible, 0.0), log_scale
+        weights = coefficient(self.degree)
+        for n in range(self.degree - 1, -1, -1):  # Horner in u = x / radius, |u| <= 1, coefficients <= 1
+            weights = torch.addcmul(coefficient(n), weights, u) if n in log_terms else weights * u
+        return torch.where(visible, weights, 0.0), log_scale
 
     def shifted(self, center: Tensor, power: int) -> Tensor:
         r"""Coefficient of x^m in kappa(x - c): sum_{n>=m} a_n C(n, m) (-c)^{n-m}, as a tensor like ``center``."""
@@ -235,9 +236,11 @@ class Polynomial(Series):
 FUNCTIONS: dict[str, type[Function]] = {each.name: each for each in (Exp, Taylor, Power, Polynomial)}
 
 
-def _row_max(x: Tensor) -> Tensor:
-    """Maximum over the last axis; zero for a row without keys."""
-    return x.amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
+def _row_range(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and greatest value over the last axis; zeros for a row without keys."""
+    if not x.shape[-1]:
+        return x.new_zeros(x.shape[:-1]), x.new_zeros(x.shape[:-1])
+    return x.amin(-1), x.amax(-1)
 
 
 def _minimum(coefficients: Sequence[float], *, nonnegative_only: bool) -> tuple[float, float]:

@@ -1,0 +1,196 @@
+"""One attention layer for every mechanism of the family."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from maclaurin.algebra import Features, Mechanism, Recipe, recipe
+from maclaurin.errors import ConfigError, ShapeError
+from maclaurin.evaluate import State, attend
+from maclaurin.nn.convolution import ShortConvolution
+from maclaurin.nn.rotary import rotate
+
+
+@dataclass(frozen=True, eq=False)
+class LayerState:
+    """What a layer needs to go on after the tokens it has seen.
+
+    Args:
+        attention: the mechanism's state.
+        convolution: last inputs of the short convolution, or None without one.
+        position: number of tokens seen, for rotary positions.
+    """
+
+    attention: State
+    convolution: Tensor | None
+    position: int
+
+
+class AttentionLayer(nn.Module):
+    """Projections, optional short convolution, positions, mechanism, output projection.
+
+    Args:
+        recipe: a :class:`Recipe`, a catalogue name or the text of a mechanism.
+        model_dim: width D of the input and output.
+        num_heads: query heads H.
+        num_kv_heads: key/value heads, a divisor of H; None: H.
+        key_dim: query and key width per head K; None: D / H.
+        value_dim: value width per head V; None: D / H.
+        method: evaluation method, see :func:`maclaurin.attend`.
+
+    Raises:
+        ConfigError: head counts that do not divide, an odd ``key_dim`` with rotary positions, or rotary positions in
+            front of a map that promises non-negative inputs.
+
+    Shape: ``[B, T, D] -> [B, T, D]``.
+
+    Example:
+        >>> layer = AttentionLayer("taylor-2", model_dim=32, num_heads=2, key_dim=8)
+        >>> layer(torch.zeros(1, 5, 32))[0].shape
+        torch.Size([1, 5, 32])
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe | str,
+        *,
+        model_dim: int,
+        num_heads: int,
+        num_kv_heads: int | None = None,
+        key_dim: int | None = None,
+        value_dim: int | None = None,
+        method: str = "auto",
+    ) -> None:
+        super().__init__()
+        self.recipe = _recipe(recipe)
+        self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
+        _check_heads(model_dim, num_heads, self.num_kv_heads, divide=key_dim is None or value_dim is None)
+        self.key_dim = model_dim // num_heads if key_dim is None else key_dim
+        self.value_dim = model_dim // num_heads if value_dim is None else value_dim
+        self.method = method
+        _check_rotary(self.recipe, self.key_dim)
+        self.widths = (num_heads * self.key_dim, self.num_kv_heads * self.key_dim, self.num_kv_heads * self.value_dim)
+        self.query, self.key, self.value = (nn.Linear(model_dim, width, bias=False) for width in self.widths)
+        self.output = nn.Linear(num_heads * self.value_dim, model_dim, bias=False)
+        taps = self.recipe.layer.convolution
+        self.convolution = ShortConvolution(sum(self.widths), taps) if taps else None
+        learned = self.mechanism.normalizer.learned
+        # sigmoid(0.5) = 0.622 is where cosine attention's exponent starts (Mongaras et al., arXiv 2409.18747)
+        self.length_logit = nn.Parameter(torch.full((num_heads,), 0.5)) if "length_exponent" in learned else None
+        self.norm_weight = nn.Parameter(torch.ones(self.value_dim)) if "norm_weight" in learned else None
+        self.norm_bias = nn.Parameter(torch.zeros(self.value_dim)) if "norm_bias" in learned else None
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of the recipe."""
+        return self.recipe.mechanism
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        *,
+        mask: Tensor | None = None,
+        state: LayerState | None = None,
+        return_state: bool = False,
+    ) -> tuple[Tensor, LayerState | None]:
+        """Causal attention over ``x_BTD``, after what ``state`` has seen.
+
+        Args:
+            x_BTD: ``[B, T, D]``.
+            mask: bool ``[B, T]``, False on padding, which then reaches no other position.
+            state: what an earlier call returned.
+            return_state: also return the state after these tokens.
+
+        Raises:
+            ShapeError: another width than ``model_dim``.
+        """
+        if x_BTD.ndim != 3 or x_BTD.shape[-1] != self.query.in_features:
+            raise ShapeError(
+                f"AttentionLayer: the input has shape {tuple(x_BTD.shape)}, not [B, T, {self.query.in_features}]."
+            )
+        if mask is not None:
+            x_BTD = x_BTD.masked_fill(~mask[..., None], 0.0)
+        flat = torch.cat([self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)], dim=-1)
+        past = None
+        if self.convolution is not None:
+            flat, past = self.convolution(flat, None if state is None else state.convolution)
+        query, key, value = (
+            each.unflatten(-1, (heads, -1)).transpose(1, 2)
+            for each, heads in zip(
+                flat.split(self.widths, dim=-1), (self.num_heads, self.num_kv_heads, self.num_kv_heads), strict=True
+            )
+        )
+        position = 0 if state is None else state.position
+        if self.recipe.layer.rotary:
+            query, key = (rotate(each, first_position=position) for each in (query, key))
+        result = attend(
+            self.mechanism,
+            query,
+            key,
+            value,
+            method=self.method,
+            mask=mask,
+            length_exponent=None if self.length_logit is None else torch.sigmoid(self.length_logit),
+            norm_weight=self.norm_weight,
+            norm_bias=self.norm_bias,
+            state=None if state is None else state.attention,
+            return_state=return_state,
+        )
+        out = self.output(result.output.transpose(1, 2).flatten(2))
+        if result.state is None:
+            return out, None
+        return out, LayerState(result.state, past, position + x_BTD.shape[1])
+
+
+def _recipe(value: Recipe | str) -> Recipe:
+    return value if isinstance(value, Recipe) else recipe(value)
+
+
+def _check_heads(model_dim: int, num_heads: int, num_kv_heads: int, *, divide: bool) -> None:
+    if min(model_dim, num_heads, num_kv_heads) < 1 or num_heads % num_kv_heads or (divide and model_dim % num_heads):
+        raise ConfigError(
+            f"AttentionLayer: model_dim={model_dim}, num_heads={num_heads}, num_kv_heads={num_kv_heads}.\n"
+            "  num_kv_heads must divide num_heads, and num_heads must divide model_dim unless key_dim and value_dim "
+            "are both given."
+        )
+
+
+def _check_rotary(recipe: Recipe, key_dim: int) -> None:
+    if not recipe.layer.rotary:
+        return
+    if key_dim % 2:
+        raise ConfigError(
+            f"AttentionLayer: rotary positions rotate pairs, and key_dim={key_dim} is odd.\n"
+            "  Use an even key_dim, or a recipe without positions: recipe.with_layer(rotary=False)."
+        )
+    if isinstance(recipe.mechanism.similarity.map, Features):
+        raise ConfigError(
+            "AttentionLayer: rotary positions make features negative, and the map 'features' promises they are not.\n"
+            "  Use recipe.with_layer(rotary=False)."
+        )
+
+
+def initialize(module: nn.Module, *, generator: torch.Generator, init_std: float | None = None) -> None:
+    """Draw every weight of ``module`` from ``generator``.
+
+    Linear and convolution weights are uniform in +-1/sqrt(fan_in) (biases too), embeddings normal(0, 0.02). With
+    ``init_std`` all of them are normal(0, init_std) and biases zero, as the papers' configurations have it.
+    """
+    for each in module.modules():
+        if isinstance(each, nn.Embedding):
+            nn.init.normal_(each.weight, std=0.02 if init_std is None else init_std, generator=generator)
+        elif isinstance(each, (nn.Linear, nn.Conv1d)):
+            bound = 1.0 / math.sqrt(each.weight[0].numel())
+            for parameter in (each.weight, each.bias):
+                if parameter is None:
+                    continue
+                if init_std is None:
+                    nn.init.uniform_(parameter, -bound, bound, generator=generator)
+                elif parameter is each.bias:
+                    nn.init.zeros_(parameter)
+                else:
+                    nn.init.normal_(parameter, std=init_std, generator=generator)
