@@ -7,18 +7,38 @@ from typing import Any
 
 
 @dataclass(frozen=True)
+class StudyRecord:
+    """Which study a store belongs to.
+
+    Args:
+        name: the study's name, for instance ``quickstart``.
+        version: counts up when the meaning of the study changes.
+        digest: digest of the resolved ``config``; two studies with the same name and digest are the same.
+        config: every setting of the study, as JSON values.
+    """
+
+    name: str
+    version: int
+    digest: str
+    config: dict[str, Any] = field(hash=False)
+
+
+@dataclass(frozen=True)
 class Measurement:
     """One number an arm produced.
 
     Args:
         metric: name with its unit, for instance ``accuracy``, ``loss_nats``, ``bits_per_byte``.
-        value: a finite number.
+        value: a finite number; one that is not is kept as missing and comes back from the store as nan.
         trials: for a rate over independent trials, how many trials it is the mean of; otherwise None.
+        interval: a 95 % interval (low, high) that belongs to this measurement itself; None where seeds or trials
+            give it.
     """
 
     metric: str
     value: float
     trials: int | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,126 @@
+"""Recall: multi-query associative recall (MQAR), the task where sequence mixers part most clearly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import Field
+
+from maclaurin.store import Arm, ArmResult, Measurement, ResultRow, Verdict
+from maclaurin.study.section import Section, find
+from maclaurin.study.sizes import size_measurements
+from maclaurin.study.statistics import student_interval
+from maclaurin.tasks import MQAR
+from maclaurin.train.config import TrainConfig
+
+
+class RecallSection(Section):
+    """MQAR accuracy of small decoders that differ in their mechanism only.
+
+    Every mechanism sees the same training sequences for a seed, and all seeds and mechanisms are scored on the same
+    test sequences, from a stream that training never reads.
+
+    Args:
+        mechanisms: catalogue names or texts.
+        task: MQAR's parameters.
+        model_dim: width.
+        num_layers: blocks.
+        num_heads: heads.
+        convolution: width of the short causal convolution; there are no positions.
+        training: how each is trained.
+        num_seeds: seeds per mechanism, of weights and data.
+        num_test: test sequences.
+        test_seed: of the test sequences, shared by all arms.
+    """
+
+    name: ClassVar[str] = "recall"
+
+    mechanisms: tuple[str, ...] = Field(min_length=1)
+    task: MQAR
+    model_dim: int = 16
+    num_layers: int = 2
+    num_heads: int = 1
+    convolution: int = 3
+    training: TrainConfig
+    num_seeds: int = Field(default=3, ge=1)
+    num_test: int = Field(default=1024, ge=1)
+    test_seed: int = 0
+
+    def arms(self, *, seed: int, folder: Path) -> list[Arm]:
+        return [
+            self.arm(
+                mechanism=mechanism,
+                task="mqar",
+                seed=seed + each,
+                task_settings=self.task.model_dump(),
+                model={
+                    "vocab_size": self.task.vocab_size,
+                    "model_dim": self.model_dim,
+                    "num_layers": self.num_layers,
+                    "num_heads": self.num_heads,
+                },
+                convolution=self.convolution,
+                training=self.training.model_dump(),
+                num_test=self.num_test,
+                test_seed=self.test_seed,
+            )
+            for mechanism in self.mechanisms
+            for each in range(self.num_seeds)
+        ]
+
+    def num_steps(self, arm: Arm) -> int:
+        return int(arm.config["training"]["steps"])
+
+    def run(self, arm: Arm, *, folder: Path, on_step: Callable[[int], None]) -> ArmResult:
+        from maclaurin.algebra import recipe
+        from maclaurin.nn import DecoderConfig, DecoderLM
+        from maclaurin.train import fit, task_accuracy
+
+        config = arm.config
+        task = MQAR(**config["task_settings"])
+        training = TrainConfig(**config["training"])
+        chosen = recipe(arm.mechanism).with_layer(rotary=False, convolution=config["convolution"])
+        model = DecoderLM(DecoderConfig(chosen, **config["model"]), seed=arm.seed)
+        curve = fit(model, task.batches(arm.seed, training.batch_size), training, on_step=on_step)
+        accuracy = task_accuracy(model, task.test_set(config["test_seed"], config["num_test"]))
+        head_dim = config["model"]["model_dim"] // config["model"]["num_heads"]
+        return ArmResult(
+            arm,
+            (
+                Measurement("accuracy", accuracy),
+                Measurement("parameters", float(model.num_parameters)),
+                *size_measurements(arm.mechanism, key_dim=head_dim, value_dim=head_dim, length=task.length),
+            ),
+            (curve,),
+        )
+
+    def verdict(self, rows: Sequence[ResultRow]) -> Verdict:
+        found = {row.mechanism: row for row in find(rows, metric="accuracy")}
+        ordered = sorted(found.values(), key=lambda row: -row.value)
+        if len(ordered) < 2:
+            return Verdict(self.name, "Fewer than two mechanisms have been measured.", "Nothing can be compared yet.")
+        ranking = ", ".join(f"{row.mechanism} {row.value:.2f}" for row in ordered)
+        best, worst = ordered[0], ordered[-1]
+        gap, interval = paired_difference(best, worst)
+        shown = "cannot be told from zero with one seed"
+        if interval is not None:
+            verdict = "above zero" if interval[0] > 0 else "not told from zero"
+            shown = f"{gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}]: {verdict}"
+        return Verdict(
+            self.name,
+            f"Mean recall accuracy: {ranking}. The gap between {best.mechanism} and {worst.mechanism} is {shown}.",
+            f"{best.n} seeds at one learning rate and one size (T = {self.task.length}, {self.task.num_pairs} pairs, "
+            f"width {self.model_dim}, {self.training.steps} steps). Recall is often solved or not, so three seeds give "
+            "wide intervals; neighbors in the list are undecided unless their intervals part.",
+        )
+
+
+def paired_difference(first: ResultRow, second: ResultRow) -> tuple[float, tuple[float, float] | None]:
+    """Mean difference over the seeds both have, and its Student-t interval (None for fewer than two)."""
+    theirs = dict(zip(second.seeds, second.points, strict=True))
+    differences = [x - theirs[seed] for seed, x in zip(first.seeds, first.points, strict=True) if seed in theirs]
+    if not differences:
+        return first.value - second.value, None
+    return sum(differences) / len(differences), student_interval(differences)
