@@ -103,7 +103,7 @@ class OrdersSection(Section):
         parts = []
         for scale in self.logit_scales:
             needed = self._order_needed(found, f"logits-sd-{scale:g}", tolerance=0.01)
-            least = f"order {needed}" if needed is not None else f"more than order {self.max_order}"
+            least = f"more than order {self.max_order}" if needed is None else f"order {needed}{_cost(rows, needed)}"
             parts.append(f"{least} at logits of standard deviation {scale:g}")
         broken = self._certificates_broken(rows)
         held = "held for every one of them" if not broken else f"was EXCEEDED by {broken} of them: a defect"
@@ -135,3 +135,12 @@ class OrdersSection(Section):
             for row in measured
             for error, bound in zip(row.points, bounds.get((row.mechanism, row.task), ()), strict=False)
         )
+
+
+def _cost(rows: Sequence[ResultRow], order: int) -> str:
+    """What the state of an order costs; no order is named without it."""
+    sizes = find(rows, metric="state_bytes", mechanism=f"taylor:{order}/sum")
+    even = find(rows, metric="break_even_tokens", mechanism=f"taylor:{order}/sum")
+    if not sizes or not even:
+        return ""
+    return f" ({sizes[0].value:,.0f} bytes per head, the cache of {even[0].value:,.0f} tokens)"

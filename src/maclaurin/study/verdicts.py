@@ -35,11 +35,8 @@ def _answer(rows: Sequence[ResultRow]) -> Verdict:
             f"Not settled: the difference in recall between softmax and linear attention is {gap:+.2f}{seen}.",
             f"{exact.n} seeds cannot tell it from chance.",
         )
-    close = [
-        name
-        for name, row in recall.items()
-        if name not in ("softmax", "linear-elu") and exact.value - row.value <= 0.02
-    ]
+    others = [row for row in recall.values() if row not in (exact, linear)]
+    close = [row.mechanism for row in others if exact.value - row.value <= 0.02]
     sentence = (
         f"Recall: softmax attention answers {exact.value:.0%} of the queries for a value seen before, linear attention "
         f"{linear.value:.0%}."
@@ -49,8 +46,8 @@ def _answer(rows: Sequence[ResultRow]) -> Verdict:
     return Verdict(
         ANSWER,
         sentence,
-        f"The gap is {gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}] over {exact.n} seeds of one "
-        "small task; its size elsewhere is open. The text models are too short-trained to rank.",
+        f"The gap is {gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}] over {exact.n} seeds of "
+        "one small task; its size elsewhere is open. The text models are too short-trained to rank.",
     )
 
 
