@@ -32,8 +32,10 @@ class FeatureMap:
         """The scale used when none is given: 1, except for :class:`Identity`."""
         return 1.0
 
-    def num_features(self, key_dim: int) -> int:
-        """Width of phi's output for a key of ``key_dim`` numbers."""
+    def num_features(
+        self, key_dim: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> int:
+        """Width of phi's output for a key of ``key_dim`` numbers, of that dtype and device where phi cares."""
         return key_dim
 
 
@@ -132,8 +134,10 @@ class CallableMap(FeatureMap):
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)
 
-    def num_features(self, key_dim: int) -> int:
-        return int(self.function(torch.zeros(1, key_dim)).shape[-1])
+    def num_features(
+        self, key_dim: int, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> int:
+        return int(self.function(torch.ones(1, key_dim, dtype=dtype, device=device)).shape[-1])
 
 
 #: The maps that have a name in the grammar.

@@ -68,7 +68,7 @@ class Exp(Function):
 
     def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
         masked = torch.where(visible, logits, -math.inf)
-        log_scale = _row_range(masked.detach())[1]
+        log_scale = _row_max(masked.detach())
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
         return torch.exp(masked - log_scale[..., None]), log_scale
 
@@ -97,8 +97,7 @@ class Series(Function):
 
     def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
         masked = torch.where(visible, logits, 0.0)
-        lowest, highest = _row_range(masked.detach())
-        radius = torch.maximum(-lowest, highest)
+        radius = _row_max(masked.detach().abs())
         radius = radius.masked_fill(radius == 0, 1.0)
         log_radius = radius.log()
         log_terms = {n: math.log(abs(self.series[n])) + n * log_radius for n in self.orders}
@@ -236,26 +235,34 @@ class Polynomial(Series):
 FUNCTIONS: dict[str, type[Function]] = {each.name: each for each in (Exp, Taylor, Power, Polynomial)}
 
 
-def _row_range(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Least and greatest value over the last axis; zeros for a row without keys."""
-    if not x.shape[-1]:
-        return x.new_zeros(x.shape[:-1]), x.new_zeros(x.shape[:-1])
-    return x.amin(-1), x.amax(-1)
+def _row_max(x: Tensor) -> Tensor:
+    """Greatest value over the last axis; zeros for a row without keys."""
+    return x.amax(-1) if x.shape[-1] else x.new_zeros(x.shape[:-1])
 
 
 def _minimum(coefficients: Sequence[float], *, nonnegative_only: bool) -> tuple[float, float]:
-    """Infimum of a polynomial on R or [0, inf), and the size of the terms it was computed from."""
+    """Infimum of a polynomial on R or [0, inf), and the size of the terms it was computed from.
+
+    Coefficients too far apart for float64 give minus infinity: nothing is known.
+    """
+    unknown = -math.inf, 1.0
     polynomial = np.polynomial.Polynomial(coefficients)
     degree, leading = len(coefficients) - 1, coefficients[-1]
     if degree >= 1 and (leading < 0 or (degree % 2 == 1 and not nonnegative_only)):
-        return -math.inf, 1.0
+        return unknown
     candidates = [0.0]
-    if degree >= 2:
-        roots = polynomial.deriv().roots()
-        candidates += [float(r.real) for r in roots if abs(r.imag) <= 1e-9 * max(1.0, float(abs(r)))]
-    points = np.array([x for x in candidates if x >= 0 or not nonnegative_only])
-    values = polynomial(points)
-    sizes = np.polynomial.Polynomial(np.abs(coefficients))(np.abs(points))
+    with np.errstate(all="ignore"):
+        if degree >= 2:
+            slope = polynomial.deriv()
+            if not np.isfinite(slope.coef / slope.coef[-1]).all():
+                return unknown
+            roots = slope.roots()
+            candidates += [float(r.real) for r in roots if abs(r.imag) <= 1e-9 * max(1.0, float(abs(r)))]
+        points = np.array([x for x in candidates if x >= 0 or not nonnegative_only])
+        values = polynomial(points)
+        sizes = np.polynomial.Polynomial(np.abs(coefficients))(np.abs(points))
+    if not np.isfinite(sizes).all():
+        return unknown
     at = int(values.argmin())
     return float(values[at]), float(sizes[at])
 

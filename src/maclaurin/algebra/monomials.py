@@ -27,7 +27,7 @@ def num_monomials(dim: int, order: int) -> int:
     >>> num_monomials(16, 2), sum(num_monomials(16, n) for n in range(5))
     (136, 4845)
     """
-    return comb(dim + order - 1, order)
+    return comb(dim + order - 1, order) if order else 1
 
 
 def monomials(x: Tensor, order: int) -> tuple[Tensor, ...]:
@@ -51,7 +51,7 @@ def monomials(x: Tensor, order: int) -> tuple[Tensor, ...]:
         [1.0, 11.0, 121.0, 1331.0]
     """
     assert order >= 0, order
-    levels = [torch.ones_like(x[..., :1])]
+    levels = [x.new_ones(*x.shape[:-1], 1)]
     if order >= 1:
         levels.append(x)
     for n in range(2, order + 1):

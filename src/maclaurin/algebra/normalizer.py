@@ -70,6 +70,11 @@ class Normalizer:
         return False
 
     @property
+    def cancels_sign(self) -> bool:
+        """Whether a sign common to every weight of a row leaves the output as it is."""
+        return False
+
+    @property
     def learned(self) -> tuple[str, ...]:
         """Names of the learned tensors it reads, among ``length_exponent``, ``norm_weight``, ``norm_bias``."""
         return ()
@@ -105,11 +110,15 @@ class Sum(Normalizer):
     def __post_init__(self) -> None:
         object.__setattr__(self, "eps", _number("sum", "eps", self.eps, least=0.0))
         if self.clamp is not None:
-            object.__setattr__(self, "clamp", _number("sum", "clamp", self.clamp, least=0.0))
+            object.__setattr__(self, "clamp", _number("sum", "clamp", self.clamp, least=0.0, exclusive=True))
 
     @property
     def needs_nonnegative(self) -> bool:
         return not self.signed
+
+    @property
+    def cancels_sign(self) -> bool:
+        return self.eps == 0 and self.clamp is None
 
     @property
     def formula(self) -> str:
@@ -255,6 +264,8 @@ class Layer(Normalizer):
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         numerator = accumulator.numerator
+        if numerator.shape[-1] == 0:
+            return numerator
         magnitude = numerator.detach().abs().amax(-1, keepdim=True)
         peeled = numerator / magnitude.masked_fill(magnitude == 0, 1.0)
         return _affine(_standardized(peeled - peeled.mean(-1, keepdim=True)), inputs)

@@ -70,15 +70,16 @@ class Similarity:
         """The sign of the weights for any query and key, at a scale >= 0."""
         return self.function.positivity(nonnegative_logits=self._has_nonnegative_logits)
 
-    def sign_survives(self, scale: float) -> bool:
+    def sign_survives(self, scale: float, *, cancels_sign: bool) -> bool:
         """Whether sum normalization is as safe at a negative ``scale`` as at its absolute value.
 
-        True for weights that are non-negative on all of R, and for odd powers, whose common sign cancels.
+        True for weights that are non-negative on all of R; with ``cancels_sign``, when a sign common to numerator and
+        denominator leaves the output as it is, also for odd powers.
         """
         if scale >= 0 or self.function.positivity(nonnegative_logits=False) is not Positivity.SIGNED:
             return True
         is_odd_power = isinstance(self.function, Series) and len(self.function.orders) == 1
-        return is_odd_power and self.clamp is None
+        return is_odd_power and self.clamp is None and cancels_sign
 
     def weigh(self, logits: Tensor, visible: Tensor, center: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Weights of a block of keys relative to a log scale per query.
@@ -115,7 +116,8 @@ class Similarity:
 
     @property
     def _has_nonnegative_logits(self) -> bool:
-        return self.map.is_nonnegative and (self.clamp is None or self.clamp >= 0)
+        """Whether kappa only ever sees numbers >= 0; around a center it sees x - c, of either sign."""
+        return self.map.is_nonnegative and not self.is_centered and (self.clamp is None or self.clamp >= 0)
 
     @property
     def formula(self) -> str:

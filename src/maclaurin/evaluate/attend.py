@@ -119,7 +119,7 @@ def attend(
     options = Options(is_causal, scale, mask, length_exponent, norm_weight, norm_bias, state)
     with torch.autocast(query.device.type, enabled=False):
         problem = pose(mechanism, query, key, value, options)
-        chosen = _choose(problem, method)
+        chosen = _choose(problem, method, return_diagnostics=return_diagnostics)
         _check_returns(problem, chosen, return_state=return_state, return_diagnostics=return_diagnostics)
         accumulator, new_state = _ACCUMULATE[chosen](problem, return_state=return_state)
         out = mechanism.normalizer(accumulator, problem.inputs)
@@ -127,10 +127,11 @@ def attend(
     return AttentionOutput(out.flatten(1, 2).to(problem.dtype), new_state, diagnostics)
 
 
-def _choose(problem: Problem, method: str) -> str:
+def _choose(problem: Problem, method: str, *, return_diagnostics: bool) -> str:
     if method == "auto":
         is_step = problem.state is not None and problem.num_queries == 1 and problem.pair_mask is None
-        return "recurrent" if is_step and recurrent.refusal(problem.mechanism) is None else "parallel"
+        is_able = recurrent.refusal(problem.mechanism) is None and not return_diagnostics
+        return "recurrent" if is_step and is_able else "parallel"
     if method not in _ACCUMULATE:
         raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*_ACCUMULATE, 'auto'])}")
     reason = _REFUSAL[method](problem.mechanism)

@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from maclaurin.algebra import Mechanism, NormalizerInputs
 from maclaurin.errors import ConfigError, DtypeError, MaskError, MechanismError, ShapeError, StateError
-from maclaurin.evaluate.state import CacheState, MomentState, State
+from maclaurin.evaluate.state import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,17 +112,23 @@ def pose(mechanism: Mechanism, query: Tensor, key: Tensor, value: Tensor, option
     key_mask, pair_mask = _masks(options.mask, query, key)
     query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     if key_mask is not None:
-        hidden = ~key_mask[:, None, :, None]
-        key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
         query = _without_padding(query, key_mask, is_causal=options.is_causal)
+    if pair_mask is not None:
+        pair_mask = _grouped(pair_mask, 1, (kv_heads, groups) if pair_mask.shape[1] > 1 else (1, 1))
     feature_map = mechanism.similarity.map
+    hidden = _hidden_keys(key_mask, pair_mask, is_causal=options.is_causal)
+    if hidden is None:
+        mapped_key = feature_map(key)
+    else:  # the map sees ones instead: zeros are where x / |x| or log x are not finite
+        mapped_key = feature_map(key.masked_fill(hidden, 1.0)).masked_fill(hidden, 0.0)
+        value = value.masked_fill(hidden, 0.0)
     problem = Problem(
         mechanism,
         _grouped(feature_map(query), 1, (kv_heads, groups)),
-        feature_map(key),
+        mapped_key,
         value,
         key_mask,
-        None if pair_mask is None else _grouped(pair_mask, 1, (kv_heads, groups) if pair_mask.shape[1] > 1 else (1, 1)),
+        pair_mask,
         options.is_causal,
         scale,
         options.state,
@@ -177,7 +184,8 @@ def _scale(mechanism: Mechanism, scale: float | None, key_dim: int) -> float:
     if scale is None:
         return similarity.map.default_scale(key_dim)
     scale = float(scale)
-    if mechanism.normalizer.needs_nonnegative and not similarity.sign_survives(scale):
+    normalizer = mechanism.normalizer
+    if normalizer.needs_nonnegative and not similarity.sign_survives(scale, cancels_sign=normalizer.cancels_sign):
         raise MechanismError(
             f"attend: scale={scale:g} was asked of {mechanism.describe()}, whose weights are non-negative only at a "
             "scale >= 0.\n  Use a scale >= 0, sum:signed, or a normalizer without denominator."
@@ -204,17 +212,28 @@ def _masks(mask: Tensor | None, query: Tensor, key: Tensor) -> tuple[Tensor | No
     raise MaskError(f"attend: the mask has shape {tuple(mask.shape)}.\n  Give {legal}.")
 
 
+def _hidden_keys(key_mask: Tensor | None, pair_mask: Tensor | None, *, is_causal: bool) -> Tensor | None:
+    """The new keys that no query may see, bool ``[B, 1 or H, S, 1]``; None without a mask."""
+    if key_mask is not None:
+        return ~key_mask[:, None, :, None]
+    if pair_mask is None:
+        return None
+    rows, columns = pair_mask.shape[-2:]
+    seen = pair_mask.tril(columns - rows) if is_causal else pair_mask
+    return ~seen.any(-2).any(2)[..., None]
+
+
 def _without_padding(query: Tensor, key_mask: Tensor, *, is_causal: bool) -> Tensor:
-    """Queries at hidden positions with what is not finite in them set to zero.
+    """Queries at hidden positions with what is not finite in them set to one.
 
     Such a query stands on padding: its row is nobody's, but a NaN in it would reach every gradient. Query t stands
     on key t + S - T when causal, and on key t when there are as many queries as keys.
     """
     rows, columns = query.shape[2], key_mask.shape[1]
-    if rows > columns or not (is_causal or rows == columns):
+    if not (is_causal or rows == columns):
         return query
-    hidden = ~key_mask[:, None, columns - rows :, None]
-    return query.masked_fill(hidden & ~query.isfinite(), 0.0)
+    hidden = F.pad(~key_mask, (rows - columns, 0))[:, None, :, None]  # a negative width crops
+    return query.masked_fill(hidden & ~query.isfinite(), 1.0)
 
 
 def _normalizer_inputs(
@@ -272,26 +291,15 @@ def _check_state(problem: Problem, state: State) -> None:
             f"attend: the state belongs to {state.mechanism.describe()}, the call is for {mechanism.describe()}.\n"
             "  A state holds what its own mechanism needs; absorb the keys again for another one."
         )
-    assert isinstance(state, (MomentState, CacheState))
-    values = state.value if isinstance(state, CacheState) else state.numerators[0]
-    found = (*state.count.shape, values.shape[-1])
-    wanted = (*problem.value.shape[:2], problem.value.shape[-1])
-    widths = _key_width(state), problem.key.shape[-1]
-    if found != wanted or (widths[0] is not None and widths[0] != widths[1]):
+    found, key, value = state.layout, problem.key, problem.value
+    wanted = (*key.shape[:2], None if found[2] is None else key.shape[-1], value.shape[-1])
+    if found != wanted:
         raise StateError(
-            f"attend: the state is for [B, Hkv, K, V] = {(*found[:2], widths[0], found[2])}, the call for "
-            f"{(*wanted[:2], widths[1], wanted[2])}.\n  Use a state of the same batch, heads and widths."
+            f"attend: the state is for [B, Hkv, K, V] = {found}, the call for {wanted}.\n"
+            "  Use a state of the same batch, heads and widths."
         )
-    if values.dtype != problem.value.dtype or values.device != problem.value.device:
+    if state.dtype != value.dtype or state.device != value.device:
         raise StateError(
-            f"attend: the state is {values.dtype} on {values.device}, the call computes in {problem.value.dtype} on "
-            f"{problem.value.device}.\n  Make the state in that dtype (float32 for half-precision inputs) and device."
+            f"attend: the state is {state.dtype} on {state.device}, the call computes in {value.dtype} on "
+            f"{value.device}.\n  Make the state in that dtype (float32 for half-precision inputs) and device."
         )
-
-
-def _key_width(state: State) -> int | None:
-    if isinstance(state, CacheState):
-        return state.key.shape[-1]
-    assert isinstance(state, MomentState)
-    orders = state.mechanism.moment_orders
-    return state.numerators[orders.index(1)].shape[-2] if 1 in orders else None

@@ -77,9 +77,10 @@ class State:
         refusal = moment_refusal(mechanism)
         if refusal:
             raise MethodError(
-                f"A state of {mechanism.describe()} was asked for, but {refusal}.\n  Use method='parallel'."
+                f"A state of {mechanism.describe()} was asked for, but {refusal}.\n"
+                "  Use method='parallel' without a state."
             )
-        width = mechanism.similarity.map.num_features(key_dim)
+        width = mechanism.similarity.map.num_features(key_dim, dtype=dtype, device=device)
         lead = (batch_size, num_kv_heads)
         has_reference = mechanism.is_finite_state and mechanism.similarity.is_centered
         if key_reference is not None and (not has_reference or tuple(key_reference.shape) != (*lead, width)):
@@ -114,6 +115,21 @@ class State:
     def key_sum(self) -> Tensor:
         """Sum of the visible mapped keys, ``[B, H, K]``; for centered similarities."""
         raise AssertionError("a state defines its key sum")
+
+    @property
+    def layout(self) -> tuple[int, int, int | None, int]:
+        """``(B, H, K, V)``; K is None where moments of order 0 alone do not tell it."""
+        raise AssertionError("a state defines its layout")
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its sums."""
+        return self.count.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors are."""
+        return self.count.device
 
     def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
         """The state after S more mapped keys and values; those not visible change nothing."""
@@ -163,10 +179,18 @@ class State:
         return sum(each.numel() * each.element_size() for each in self.tensors())
 
     def _require_same(self, other: State) -> None:
+        if not isinstance(other, State):
+            raise StateError(f"merge: a state and a {type(other).__name__}.\n  Only states can be merged.")
         if self.mechanism != other.mechanism:
             raise StateError(
                 f"merge: a state of {self.mechanism.describe()} and one of {other.mechanism.describe()}.\n"
                 "  States hold different moments for different mechanisms; only those of one can be merged."
+            )
+        mine, theirs = (self.layout, self.dtype, self.device), (other.layout, other.dtype, other.device)
+        if mine != theirs:
+            raise StateError(
+                f"merge: a state of [B, Hkv, K, V] = {mine[0]} in {mine[1]} on {mine[2]}, and one of {theirs[0]} in "
+                f"{theirs[1]} on {theirs[2]}.\n  Merge states of one batch, heads, widths, dtype and device."
             )
 
 
@@ -187,6 +211,10 @@ class CacheState(State):
     @property
     def count(self) -> Tensor:
         return self.visible.to(self.key.dtype).sum(-1)[:, None].expand(self.key.shape[:2])
+
+    @property
+    def layout(self) -> tuple[int, int, int | None, int]:
+        return (*self.key.shape[:2], self.key.shape[-1], self.value.shape[-1])
 
     @property
     def key_sum(self) -> Tensor:
@@ -235,6 +263,15 @@ class MomentState(State):
     @property
     def count(self) -> Tensor:
         return self._denominator(0)[..., 0] if self.separate_count is None else self.separate_count
+
+    @property
+    def layout(self) -> tuple[int, int, int | None, int]:
+        batch, heads, _, value_dim = self.numerators[0].shape
+        width = None if self.key_reference is None else self.key_reference.shape[-1]
+        for order, moment in zip(self.mechanism.moment_orders, self.numerators, strict=True):
+            if order >= 1 and width is None:
+                width = next(k for k in range(moment.shape[2] + 1) if num_monomials(k, order) == moment.shape[2])
+        return batch, heads, width, value_dim
 
     @property
     def key_sum(self) -> Tensor:

@@ -20,7 +20,7 @@ def log_term(x: Array, order: int) -> Array:
 
     Example:
         >>> log_term(np.array([-3.0, 1e300]), 200).round(1).tolist()
-        [-643.5, 137292.2]
+        [-643.5, 137291.9]
     """
     x = np.asarray(x, dtype=np.float64)
     if order == 0:

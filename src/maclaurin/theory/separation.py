@@ -272,7 +272,7 @@ def detection_counts(
     Raises:
         ConfigError: if ``width`` or ``num_draws`` < 1.
 
-    Cost: O(num_draws * width * num_features) signs, 16 MiB at a time; 200 draws at m=30, d=402 take 50 ms.
+    Cost: O(num_draws * width * num_features) signs, 16 MiB at a time; 200 draws at m=30, d=402 take about 20 ms.
     Source: construction after Deng et al. 2023 (reconstructed).
 
     Example:

@@ -1,0 +1,23 @@
+"""Shared fixtures: one thread, one seed, one set of float64 inputs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from laws.cases import Inputs, draw
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def seed() -> int:
+    """Seed torch's global generator too, for what draws from it unasked (``gradcheck``)."""
+    torch.manual_seed(20)
+    return 20
+
+
+@pytest.fixture
+def inputs(seed: int) -> Inputs:
+    """Float64 query, key and value whose sizes B, H, Hkv, T, K, V are pairwise distinct."""
+    return draw(seed)

@@ -1,0 +1,198 @@
+"""What stands on padding, NaN included, reaches no valid output, no state and no gradient.
+
+Run: pytest tests/laws/test_padding.py -q
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from laws.cases import Inputs, draw, every, like, members, serving
+from laws.checks import RTOL, differentiable, gradients, state_of, well_conditioned_rows
+from laws.compare import assert_close, assert_same
+from maclaurin import Mechanism, State, attend
+from maclaurin.algebra import CallableMap, L2, Power, Similarity
+
+LENGTH = 13
+#: Two batch rows each, with pads in different places and numbers. True: a token; False: a pad.
+PATTERNS = {
+    "left": [[False] * 4 + [True] * 9, [False] * 1 + [True] * 12],
+    "right": [[True] * 9 + [False] * 4, [True] * 12 + [False] * 1],
+    "interior": [[True, False, True] * 4 + [True], [True] * 6 + [False] * 5 + [True] * 2],
+}
+CONTENTS = {"random": 1.0, "huge": 1e30, "nan": math.nan}
+
+
+def padded(inputs: Inputs, mask: Tensor, content: float) -> Inputs:
+    """The call with ``content`` times noise in query, key and value wherever the mask hides."""
+    hidden = ~mask[:, None, :, None]
+    q, k, v = (torch.where(hidden, content * like(each, 5 + i), each) for i, each in enumerate(inputs.qkv))
+    return Inputs(q, k, v, inputs.learned)
+
+
+def outcome(
+    mechanism: Mechanism, inputs: Inputs, mask: Tensor, method: str, *, is_causal: bool = True
+) -> tuple[Tensor, State, list[Tensor]]:
+    """Output on valid rows (zeros on pads), state, gradients of both."""
+    leaves = inputs.leaves()
+    out, state, _ = attend(
+        mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, is_causal=is_causal, return_state=True
+    )
+    assert state is not None
+    out = torch.where(mask[:, None, :, None], out, 0.0)
+    return out, state, gradients([out, *differentiable(state)], leaves.tensors(), 1)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("mechanism", members())
+def test_pads_reach_nothing(mechanism: Mechanism, pattern: str, seed: int) -> None:
+    clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS[pattern])
+    for method in serving(mechanism):
+        results = [outcome(mechanism, padded(clean, mask, each), mask, method) for each in CONTENTS.values()]
+        first_out, first_state, first_grads = results[0]
+        for out, state, grads in results[1:]:
+            assert_same(out, first_out)
+            for one, other in zip(differentiable(state), differentiable(first_state), strict=True):
+                assert_same(one, other)
+            for one, other in zip(grads, first_grads, strict=True):
+                assert_same(one, other)
+        for each in first_grads[:3]:
+            pads, tokens = each.transpose(1, 2)[~mask], each.transpose(1, 2)[mask]
+            assert not pads.any()
+            assert tokens.any()
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize("mechanism", members())
+def test_padded_equals_unpadded(mechanism: Mechanism, pattern: str, seed: int) -> None:
+    clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS[pattern])
+    for method in serving(mechanism):
+        leaves = padded(clean, mask, math.nan).leaves()
+        out, state, _ = attend(
+            mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, return_state=True
+        )
+        assert state is not None
+        for b, tokens in enumerate(mask):
+            alone = Inputs(*(each[b : b + 1, :, tokens] for each in clean.qkv), clean.learned).leaves()
+            keep = well_conditioned_rows(mechanism, alone, is_causal=True)
+            expected, expected_state, _ = attend(
+                mechanism, *alone.qkv, **alone.learned, method=method, return_state=True
+            )
+            row = out[b : b + 1, :, tokens]
+            assert_close(row * keep, expected * keep, rtol=RTOL, what=method)
+            found = gradients(row * keep, leaves.tensors(), 2)
+            found = [*(each[b : b + 1, :, tokens] for each in found[:3]), *found[3:]]
+            for one, other in zip(found, gradients(expected * keep, alone.tensors(), 2), strict=True):
+                assert_close(one, other, rtol=RTOL, what=f"{method}: gradient")
+            if mechanism.is_finite_state:
+                for one, other in zip(state.tensors(), expected_state.tensors(), strict=True):
+                    assert_close(one[b : b + 1], other, rtol=RTOL, what=f"{method}: state")
+            else:
+                assert torch.equal(state.visible[b], tokens)
+                assert_same(state.key[b : b + 1, :, tokens], expected_state.key)
+                assert_same(state.value[b : b + 1, :, tokens], expected_state.value)
+
+
+@pytest.mark.parametrize("mechanism", every())
+def test_pads_reach_nothing_in_both_directions(mechanism: Mechanism, seed: int) -> None:
+    clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS["interior"])
+    for method in serving(mechanism):
+        results = [
+            outcome(mechanism, padded(clean, mask, each), mask, method, is_causal=False) for each in (1.0, math.nan)
+        ]
+        (out, _, grads), (other_out, _, other_grads) = results
+        assert_same(out, other_out)
+        for one, other in zip(grads, other_grads, strict=True):
+            assert_same(one, other)
+
+
+@pytest.mark.parametrize("mechanism", members())
+def test_decoding_after_a_padded_prompt(mechanism: Mechanism, seed: int) -> None:
+    """The states of two prompts of different length, left-padded into one batch, go on as each alone would."""
+    clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS["left"])
+    prompt, token = slice(0, LENGTH - 1), slice(LENGTH - 1, None)
+    batch = padded(clean, mask, math.nan)
+    first = batch.part(prompt, prompt)
+    state = attend(mechanism, *first.qkv, **first.learned, mask=mask[:, prompt], return_state=True).state
+    last = batch.part(token, token)
+    out = attend(mechanism, *last.qkv, **last.learned, state=state).output
+    for b, tokens in enumerate(mask):
+        alone = Inputs(*(each[b : b + 1, :, tokens] for each in clean.qkv), clean.learned)
+        expected = attend(mechanism, *alone.qkv, **alone.learned, method="parallel").output
+        assert_close(out[b : b + 1], expected[:, :, -1:], rtol=RTOL)
+
+
+@pytest.mark.parametrize("mechanism", every())
+def test_keys_hidden_from_every_query_by_a_pair_mask_may_hold_anything(mechanism: Mechanism, seed: int) -> None:
+    clean = draw(seed, queries=LENGTH).of(mechanism)
+    key_mask = torch.tensor(PATTERNS["interior"])
+    hidden = ~key_mask[:, None, :, None]
+    pair_mask = key_mask[:, None, None].expand(-1, 6, LENGTH, -1).clone()
+    pair_mask[:, :, 0, 3] |= ~key_mask[:, None, 3]  # allowed by the mask alone, and forbidden by causality
+
+    def run(content: float, mask: Tensor) -> list[Tensor]:
+        q, k, v = (each.detach().clone().requires_grad_() for each in clean.qkv)
+        dirty = [torch.where(hidden, content, each) for each in (k, v)]
+        out = attend(mechanism, q, *dirty, **clean.learned, mask=mask).output
+        return [out, *gradients(out, (q, k, v), 1)]
+
+    for one, two, three in zip(run(math.nan, pair_mask), run(0.0, pair_mask), run(0.0, key_mask), strict=True):
+        assert_same(one, two)
+        assert_close(one, three, rtol=RTOL)
+
+
+@pytest.mark.parametrize("mechanism", members())
+def test_queries_on_pads_may_hold_nan_when_there_are_more_queries_than_keys(mechanism: Mechanism, seed: int) -> None:
+    clean = draw(seed, queries=9, keys=6).of(mechanism)
+    mask = torch.tensor([[False, False, True, True, True, True], [True, True, True, False, True, True]])
+    stands_on_pad = torch.cat([torch.zeros(2, 3, dtype=torch.bool), ~mask], dim=1)[:, None, :, None]
+    for method in serving(mechanism):
+        results = []
+        for content in (1.0, math.nan):
+            leaves = clean.leaves()
+            query = torch.where(stands_on_pad, content, leaves.query)
+            out = attend(mechanism, query, leaves.key, leaves.value, **leaves.learned, method=method, mask=mask).output
+            out = torch.where(stands_on_pad, 0.0, out)
+            results.append([out, *gradients(out, leaves.tensors(), 1)])
+        for one, other in zip(*results, strict=True):
+            assert_same(one, other)
+
+
+def test_a_map_that_is_not_finite_at_zero_meets_no_zeros() -> None:
+    """x / |x| and its slope are NaN at zero, where hidden content must not be moved to."""
+    direction = CallableMap(lambda x: x / x.norm(dim=-1, keepdim=True))
+    mechanism = Mechanism(Similarity(Power(1), direction), L2())
+    mask = torch.tensor(PATTERNS["left"])
+    clean = draw(4, queries=LENGTH).of(mechanism)
+    for method in serving(mechanism):
+        out, state, grads = outcome(mechanism, padded(clean, mask, math.nan), mask, method)
+        expected, expected_state, expected_grads = outcome(mechanism, padded(clean, mask, 1.0), mask, method)
+        pairs = [(out, expected), *zip(grads, expected_grads, strict=True)]
+        for one, other in [*pairs, *zip(state.tensors(), expected_state.tensors(), strict=True)]:
+            assert_same(one, other)
+
+
+def test_a_batch_row_of_pads_alone_leaves_an_empty_state() -> None:
+    mask = torch.tensor([[False] * LENGTH, [True] * LENGTH])
+    for mechanism in ("taylor:2@mean/sum", "exp/sum", "cosine/layer:weight:bias"):
+        clean = draw(2, queries=LENGTH)
+        inputs = padded(clean, mask, math.nan)
+        out, state, _ = attend(mechanism, *inputs.qkv, mask=mask, return_state=True)
+        assert not out[0].any()
+        assert torch.equal(state.count, torch.tensor([[0.0] * 3, [float(LENGTH)] * 3], dtype=torch.float64))
+        more = draw(3, queries=5)
+        expected = attend(mechanism, *(each[:1] for each in more.qkv)).output
+        assert_close(attend(mechanism, *more.qkv, state=state).output[:1], expected, rtol=RTOL)
+
+
+def test_the_state_helper_sees_the_same_keys(inputs: Inputs) -> None:
+    """Guards the tests above: absorbing under a mask equals absorbing the visible keys."""
+    state = state_of(Mechanism(Similarity(Power(2)), L2()), inputs, slice(0, 5))
+    mask = torch.arange(37).lt(5).expand(2, -1)
+    masked = attend("power:2/l2", *inputs.qkv, mask=mask, return_state=True).state
+    for one, other in zip(masked.tensors(), state.tensors(), strict=True):
+        assert_close(one, other, rtol=RTOL)

@@ -1,0 +1,108 @@
+"""Batch rows and heads do not see each other; order of keys is immaterial; grouped heads share their keys.
+
+Run: pytest tests/laws/test_symmetry.py -q
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from laws.cases import Inputs, draw, every, members, serving
+from laws.checks import RTOL, well_conditioned_rows
+from laws.compare import assert_close, assert_same
+from maclaurin import Mechanism, attend
+
+BATCH_ORDER = torch.tensor([1, 0])
+KV_ORDER = torch.tensor([2, 0, 1])
+#: The query heads in the order that their key/value heads are in.
+HEAD_ORDER = torch.tensor([4, 5, 0, 1, 2, 3])
+
+
+def per_head(inputs: Inputs) -> Inputs:
+    """Learned tensors with a value of their own for every head."""
+    steps = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)[:, None]
+    learned = {name: each if each.ndim == 2 or name == "length_exponent" else each * steps
+               for name, each in inputs.learned.items()}
+    return replace(inputs, learned=learned)
+
+
+@pytest.mark.parametrize("mechanism", every())
+def test_permuting_batch_and_heads_permutes_the_output(mechanism: Mechanism, inputs: Inputs) -> None:
+    inputs = per_head(inputs.of(mechanism))
+    q, k, v = inputs.qkv
+    permuted = (q[BATCH_ORDER][:, HEAD_ORDER], k[BATCH_ORDER][:, KV_ORDER], v[BATCH_ORDER][:, KV_ORDER])
+    learned = {name: each[HEAD_ORDER] for name, each in inputs.learned.items()}
+    for method in serving(mechanism):
+        out = attend(mechanism, *inputs.qkv, **inputs.learned, method=method).output
+        other = attend(mechanism, *permuted, **learned, method=method).output
+        assert_close(other, out[BATCH_ORDER][:, HEAD_ORDER], rtol=RTOL, what=method)
+        assert not torch.allclose(other, out)
+
+
+@pytest.mark.parametrize("mechanism", members())
+def test_a_batch_row_alone_gives_the_same(mechanism: Mechanism, inputs: Inputs) -> None:
+    inputs = inputs.of(mechanism)
+    for method in serving(mechanism):
+        out = attend(mechanism, *inputs.qkv, **inputs.learned, method=method).output
+        alone = attend(mechanism, *(each[1:] for each in inputs.qkv), **inputs.learned, method=method).output
+        assert_close(alone, out[1:], rtol=RTOL, what=method)
+
+
+@pytest.mark.parametrize("mechanism", every())
+def test_order_of_keys_is_immaterial_when_bidirectional(mechanism: Mechanism, inputs: Inputs) -> None:
+    inputs = inputs.of(mechanism)
+    order = torch.randperm(37, generator=torch.Generator().manual_seed(3))
+    shuffled = replace(inputs, key=inputs.key[:, :, order], value=inputs.value[:, :, order])
+    keep = well_conditioned_rows(mechanism, inputs, is_causal=False)
+    for method in serving(mechanism):
+        out, other = (
+            attend(mechanism, *each.qkv, **each.learned, method=method, is_causal=False).output
+            for each in (inputs, shuffled)
+        )
+        assert_close(other * keep, out * keep, rtol=RTOL, what=method)
+        causal = attend(mechanism, *shuffled.qkv, **shuffled.learned, method=method).output
+        assert not torch.allclose(causal[:, :, :-1], out[:, :, :-1])
+
+
+@pytest.mark.parametrize("mechanism", every())
+def test_grouped_heads_are_repeated_heads(mechanism: Mechanism, inputs: Inputs) -> None:
+    inputs = inputs.of(mechanism)
+    repeated = replace(
+        inputs, key=inputs.key.repeat_interleave(2, dim=1), value=inputs.value.repeat_interleave(2, dim=1)
+    )
+    keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
+    for method in serving(mechanism):
+        one, other = (
+            attend(mechanism, *each.qkv, **each.learned, method=method).output for each in (inputs, repeated)
+        )
+        assert_close(one * keep, other * keep, rtol=RTOL, what=method)
+
+
+@pytest.mark.parametrize("mechanism", members())
+def test_gradients_of_grouped_heads_are_sums_over_the_group(mechanism: Mechanism, inputs: Inputs) -> None:
+    inputs = inputs.of(mechanism)
+    keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
+    for method in serving(mechanism):
+        leaves = inputs.leaves()
+        out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method).output
+        grouped = torch.autograd.grad((out * keep).square().sum(), (leaves.key, leaves.value))
+        wide = replace(inputs, key=inputs.key.repeat_interleave(2, 1), value=inputs.value.repeat_interleave(2, 1))
+        leaves = wide.leaves()
+        out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method).output
+        repeated = torch.autograd.grad((out * keep).square().sum(), (leaves.key, leaves.value))
+        for one, other in zip(grouped, repeated, strict=True):
+            assert_close(one, other.unflatten(1, (3, 2)).sum(2), rtol=RTOL, what=method)
+
+
+def test_values_enter_linearly_before_a_norm() -> None:
+    """Two value channels are two attentions with the same weights."""
+    inputs = draw(1)
+    for mechanism in ("exp/sum", "taylor:4@mean/sum", "power:2/length"):
+        q, k, v = inputs.qkv
+        out = attend(mechanism, q, k, v, method="recurrent").output
+        first, rest = (attend(mechanism, q, k, each, method="recurrent").output for each in (v[..., :2], v[..., 2:]))
+        assert_close(torch.cat([first, rest], dim=-1), out, rtol=RTOL)
+        assert_same(attend(mechanism, q, k, 0.0 * v).output, 0.0 * out)
