@@ -51,11 +51,11 @@ def order_rows():
                 negative = 0.02 * spread * shrink * max(0, 9 - order) / 9 if order % 2 else 0.0
                 points = (0.95 * error, error, 1.05 * error)
                 yield seeded("orders", text, task, "relative_error", points, 0.1)
-                yield ResultRow("orders", text, task, "certificate", 9 * error, 1, None, 0.1)
+                yield seeded("orders", text, task, "certificate", tuple(9 * point for point in points), 0.1)
                 yield seeded("orders", text, task, "negative_share", (negative,) * 3, 0.1)
-                yield ResultRow(
-                    "orders", text, task, "state_bytes", 4.0 * 17 * math.comb(16 + order, order), 1, None, 0.0
-                )
+                numbers = 17 * math.comb(16 + order, order)  # key and value width 16
+                yield ResultRow("orders", text, task, "state_bytes", 4.0 * numbers, 1, None, 0.0)
+                yield ResultRow("orders", text, task, "break_even_tokens", numbers / 16, 1, None, 0.0)
 
 
 def separation_rows():

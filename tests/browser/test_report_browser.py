@@ -131,3 +131,14 @@ def test_tables_open_by_keyboard_and_all_are_printed(opened):
     assert page.locator("details table").first.is_visible()
     page.emulate_media(media="print")
     assert all(each.bounding_box()["height"] > 20 for each in page.locator("details > :not(summary)").all())
+
+
+def test_a_printed_page_cuts_nothing_off(opened):
+    """A4 less its margins is 178 mm wide, 673 CSS pixels."""
+    page, _ = opened
+    page.set_viewport_size({"width": 673, "height": 950})
+    page.emulate_media(media="print")
+    wide = (
+        "all => all.filter(each => each.getBoundingClientRect().right > 674).map(each => each.textContent.slice(0, 80))"
+    )
+    assert page.eval_on_selector_all("table, svg, pre", wide) == []

@@ -114,9 +114,7 @@ class Inputs:
 
     def part(self, queries: slice, keys: slice) -> Inputs:
         """The call on a stretch of queries and one of keys."""
-        return replace(
-            self, query=self.query[:, :, queries], key=self.key[:, :, keys], value=self.value[:, :, keys]
-        )
+        return replace(self, query=self.query[:, :, queries], key=self.key[:, :, keys], value=self.value[:, :, keys])
 
     def of(self, mechanism: Mechanism) -> Inputs:
         """The call as ``mechanism`` takes it: only what it learns, and features that are not negative."""

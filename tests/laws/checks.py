@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -43,7 +44,7 @@ def whole(method: str) -> list[Piece]:
 def pieces(methods: Sequence[str], cuts: Sequence[int], *, is_causal: bool) -> list[Piece]:
     """Stretches between ``cuts``, each by its method. Bidirectional queries come last, when every key is there."""
     edges = [0, *cuts, None]
-    keys = [slice(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    keys = [slice(start, stop) for start, stop in pairwise(edges)]
     if is_causal:
         return [Piece(method, each, each) for method, each in zip(methods, keys, strict=True)]
     queries = [*[slice(0, 0)] * len(cuts), slice(None)]
@@ -167,9 +168,9 @@ def check_plans_agree(
         if state is not None:
             fixed = getattr(state, "key_reference", None)
             start = state.map_tensors(
-                lambda each, fixed=fixed: each.clone().requires_grad_()
-                if each.is_floating_point() and each is not fixed
-                else each
+                lambda each, fixed=fixed: (
+                    each.clone().requires_grad_() if each.is_floating_point() and each is not fixed else each
+                )
             )
             carried = differentiable(start)
         output, final = evaluate(mechanism, leaves, plan, is_causal=is_causal, state=start)
@@ -219,8 +220,10 @@ def check_accumulators_merge(mechanism: Mechanism, inputs: Inputs, cuts: tuple[i
         for name, scale in (("numerator", weight), ("denominator", size), ("count", None)):
             pair = [getattr(each, name) for each in (actual, expected)]
             if name != "count":
-                pair = [t * (each.log_scale.exp() if t.ndim < 5 else each.log_scale.exp()[..., None])
-                        for t, each in zip(pair, (actual, expected), strict=True)]
+                pair = [
+                    t * (each.log_scale.exp() if t.ndim < 5 else each.log_scale.exp()[..., None])
+                    for t, each in zip(pair, (actual, expected), strict=True)
+                ]
             assert_close(*pair, rtol=RTOL, scale=None if scale is None else scale.max(), what=f"{what}: {name}")
 
     same(a.merge(b).merge(c), everything, "left to right")

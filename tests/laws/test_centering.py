@@ -19,7 +19,9 @@ from maclaurin import attend, mechanism
 ORDERS = range(5)
 
 
-def explicit(inputs: Inputs, order: int, *, is_causal: bool, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def explicit(
+    inputs: Inputs, order: int, *, is_causal: bool, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """(sum w v, sum w, number of keys), written with plain tensor algebra."""
     q, k, v = inputs.qkv
     groups = q.shape[1] // k.shape[1]

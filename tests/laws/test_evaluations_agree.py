@@ -90,5 +90,5 @@ def test_a_call_changes_none_of_its_inputs(mechanism: Mechanism, inputs: Inputs)
 
 @pytest.mark.parametrize("mechanism", members())
 def test_time_and_heads_are_not_confused_where_their_sizes_agree(mechanism: Mechanism) -> None:
-    inputs = draw(1, heads=5, kv_heads=5, queries=5, key_dim=5, value_dim=5).of(mechanism)
+    inputs = draw(3, heads=5, kv_heads=5, queries=5, key_dim=5, value_dim=5).of(mechanism)
     check_plans_agree(mechanism, inputs, whole("parallel"), whole("recurrent"), is_causal=True)

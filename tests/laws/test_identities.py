@@ -92,7 +92,9 @@ def test_03_a_norm_forgets_positive_factors(qkv: tuple[Tensor, ...], is_causal: 
     for norm in ("l2", "rms", "layer"):
         expected = out(f"exp/{norm}", qkv, is_causal=is_causal)
         assert_close(out(f"exp/{norm}", (q, k, 7.3 * v), is_causal=is_causal), expected, rtol=RTOL)
-        accumulator = Accumulator(*(torch.rand(4, 8).double() + 0.1, torch.rand(4).double()), torch.ones(4), torch.zeros(4))
+        accumulator = Accumulator(
+            *(torch.rand(4, 8).double() + 0.1, torch.rand(4).double()), torch.ones(4), torch.zeros(4)
+        )
         positive = torch.tensor([1e-200, 1e-3, 1.0, 1e200], dtype=torch.float64)
         scaled = Accumulator(
             positive[:, None] * accumulator.numerator, accumulator.denominator, accumulator.count, torch.ones(4)
@@ -212,7 +214,9 @@ def test_13_even_partial_sums_are_positive_and_odd_ones_are_not() -> None:
 def test_15_permuting_keys_and_values_changes_nothing(text: str, qkv: tuple[Tensor, ...]) -> None:
     q, k, v = qkv
     order = torch.arange(16, -1, -1)
-    assert_close(out(text, (q, k[:, :, order], v[:, :, order]), is_causal=False), out(text, qkv, is_causal=False), rtol=RTOL)
+    assert_close(
+        out(text, (q, k[:, :, order], v[:, :, order]), is_causal=False), out(text, qkv, is_causal=False), rtol=RTOL
+    )
 
 
 @pytest.mark.parametrize("text", ["exp/sum", "exp/l2", "taylor:2@mean/sum", "elu1/sum"])
@@ -235,12 +239,19 @@ def test_17_the_first_row_is_the_first_value_and_constant_values_come_back(qkv: 
 
 def test_18_degree_in_the_values(qkv: tuple[Tensor, ...]) -> None:
     q, k, v = qkv
-    for text, degree in (("exp/sum", 1), ("exp/length", 1), ("exp/none", 1), ("exp/l2", 0), ("exp/rms", 0), ("exp/layer", 0)):
+    for text, degree in (
+        ("exp/sum", 1),
+        ("exp/length", 1),
+        ("exp/none", 1),
+        ("exp/l2", 0),
+        ("exp/rms", 0),
+        ("exp/layer", 0),
+    ):
         assert_close(out(text, (q, k, 3.0 * v)), 3.0**degree * out(text, qkv), rtol=RTOL)
 
 
 def test_19_a_clamp_is_the_identity_exactly_when_no_logit_exceeds_it(qkv: tuple[Tensor, ...]) -> None:
-    q, k, v = qkv
+    q, k, _ = qkv
     largest = float((q @ k.mT / 8**0.5).tril().max())
     for norm in ("sum", "length", "l2"):
         assert_same(out(f"exp:clamp={largest + 1e-9}/{norm}", qkv), out(f"exp/{norm}", qkv))
@@ -282,7 +293,7 @@ def test_26_the_gradient_of_a_norm_is_orthogonal_to_what_it_norms() -> None:
 
 def test_28_dropping_the_denominator_leaves_z_times_softmax(qkv: tuple[Tensor, ...]) -> None:
     """What a series of 80 terms that forgets to divide computes is not softmax."""
-    q, k, v = qkv
+    q, k, _ = qkv
     x = (q @ k.mT / 8**0.5).tril() + torch.full((17, 17), -math.inf).triu(1).double()
     total = torch.exp(x).sum(-1, keepdim=True)
     undivided = out("taylor:80/none", qkv)

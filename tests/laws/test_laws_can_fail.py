@@ -90,9 +90,7 @@ def test_a_wrong_merge_of_states_breaks_everything(
     with pytest.raises(AssertionError):
         check_plans_agree(mechanism, given, whole("parallel"), whole("recurrent"), is_causal=True)
     with pytest.raises(AssertionError):
-        check_plans_agree(
-            mechanism, given, whole("recurrent"), pieces(SPLIT, CUTS, is_causal=False), is_causal=False
-        )
+        check_plans_agree(mechanism, given, whole("recurrent"), pieces(SPLIT, CUTS, is_causal=False), is_causal=False)
 
 
 @pytest.mark.parametrize("name", ["taylor-2-centered", "taylor-4-centered"])

@@ -49,7 +49,9 @@ def test_equals_the_loops_under_a_key_mask(mechanism: Mechanism) -> None:
 def test_norm_weights_may_be_per_head(mechanism: Mechanism) -> None:
     inputs = small(5, 5).of(mechanism)
     heads = inputs.query.shape[1]
-    per_head = {name: each.expand(heads, -1) * torch.arange(1.0, heads + 1)[:, None] for name, each in inputs.learned.items()}
+    per_head = {
+        name: each.expand(heads, -1) * torch.arange(1.0, heads + 1)[:, None] for name, each in inputs.learned.items()
+    }
     for learned in (per_head, {name: each[1] for name, each in per_head.items()}):
         given = Inputs(*inputs.qkv, learned)
         out = attend(mechanism, *given.qkv, **learned).output

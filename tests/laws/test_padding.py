@@ -15,7 +15,7 @@ from laws.cases import Inputs, draw, every, like, members, serving
 from laws.checks import RTOL, differentiable, gradients, state_of, well_conditioned_rows
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, State, attend
-from maclaurin.algebra import CallableMap, L2, Power, Similarity
+from maclaurin.algebra import L2, CallableMap, Power, Similarity
 
 LENGTH = 13
 #: Two batch rows each, with pads in different places and numbers. True: a token; False: a pad.
@@ -72,9 +72,7 @@ def test_padded_equals_unpadded(mechanism: Mechanism, pattern: str, seed: int) -
     clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS[pattern])
     for method in serving(mechanism):
         leaves = padded(clean, mask, math.nan).leaves()
-        out, state, _ = attend(
-            mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, return_state=True
-        )
+        out, state, _ = attend(mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, return_state=True)
         assert state is not None
         for b, tokens in enumerate(mask):
             alone = Inputs(*(each[b : b + 1, :, tokens] for each in clean.qkv), clean.learned).leaves()

@@ -29,9 +29,7 @@ def test_dtype_contract(mechanism: Mechanism, dtype: torch.dtype, inputs: Inputs
     exact = given.map(torch.Tensor.double)
     state_dtype = torch.float64 if dtype == torch.float64 else torch.float32
     keep = well_conditioned_rows(mechanism, exact, is_causal=True)
-    expected, expected_state, _ = attend(
-        mechanism, *exact.qkv, **exact.learned, method="parallel", return_state=True
-    )
+    expected, expected_state, _ = attend(mechanism, *exact.qkv, **exact.learned, method="parallel", return_state=True)
     for method in serving(mechanism):
         out, state, _ = attend(mechanism, *given.qkv, **given.learned, method=method, return_state=True)
         assert out.dtype == dtype
@@ -74,9 +72,7 @@ def test_half_precision_continues_a_float32_state(mechanism: Mechanism, inputs: 
 def test_autocast_changes_nothing(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=11, dtype=torch.float32).of(mechanism)
     for method in serving(mechanism):
-        expected, expected_state, _ = attend(
-            mechanism, *inputs.qkv, **inputs.learned, method=method, return_state=True
-        )
+        expected, expected_state, _ = attend(mechanism, *inputs.qkv, **inputs.learned, method=method, return_state=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out, state, _ = attend(mechanism, *inputs.qkv, **inputs.learned, method=method, return_state=True)
         assert_same(out, expected)

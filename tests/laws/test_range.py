@@ -17,11 +17,30 @@ from maclaurin import Mechanism, attend, mechanism
 from maclaurin.evaluate.block import logits
 
 FACTORS = (1.0, 16.0, 200.0)
-HIGH = [(text, mechanism(text)) for text in
-        ("taylor:40/sum", "taylor:39@mean/l2", "taylor:40@mean/sum", "power:40/sum", "power:39/rms", "taylor:40/layer")]
-LENGTHS = [(text, mechanism(text)) for text in
-           ("exp/length", "exp/none", "taylor:4/none", "taylor:40/length", "taylor:4@mean/none", "power:2/length",
-            "taylor:40@mean/length", "expmap/none")]
+HIGH = [
+    (text, mechanism(text))
+    for text in (
+        "taylor:40/sum",
+        "taylor:39@mean/l2",
+        "taylor:40@mean/sum",
+        "power:40/sum",
+        "power:39/rms",
+        "taylor:40/layer",
+    )
+]
+LENGTHS = [
+    (text, mechanism(text))
+    for text in (
+        "exp/length",
+        "exp/none",
+        "taylor:4/none",
+        "taylor:40/length",
+        "taylor:4@mean/none",
+        "power:2/length",
+        "taylor:40@mean/length",
+        "expmap/none",
+    )
+]
 
 
 def forgets_scale(mechanism: Mechanism) -> bool:
@@ -96,7 +115,9 @@ def test_the_range_above_does_reach_infinity(seed: int) -> None:
         assert bool(attend(text, *large.qkv).output.isinf().any())
 
 
-@pytest.mark.parametrize("text", ["exp/l2", "exp/rms", "exp/layer", "taylor:4/l2", "power:2/layer", "elu1>taylor:2/rms"])
+@pytest.mark.parametrize(
+    "text", ["exp/l2", "exp/rms", "exp/layer", "taylor:4/l2", "power:2/layer", "elu1>taylor:2/rms"]
+)
 @pytest.mark.parametrize("factor", [1e-30, 1e-12, 1e12, 1e30])
 def test_a_norm_forgets_the_magnitude_of_values(text: str, factor: float, inputs: Inputs) -> None:
     q, k, v = inputs.qkv
@@ -106,7 +127,9 @@ def test_a_norm_forgets_the_magnitude_of_values(text: str, factor: float, inputs
         assert_close(attend(text, *given[:2], factor * given[2]).output, expected, rtol=rtol)
 
 
-@pytest.mark.parametrize("text", ["exp/sum:eps=1e-3", "exp/sum:clamp=1", "taylor:40@mean/sum:eps=1", "taylor:2@mean/sum:clamp=1"])
+@pytest.mark.parametrize(
+    "text", ["exp/sum:eps=1e-3", "exp/sum:clamp=1", "taylor:40@mean/sum:eps=1", "taylor:2@mean/sum:clamp=1"]
+)
 @pytest.mark.parametrize("offset", [-600.0, -90.0, 90.0, 600.0])
 def test_eps_and_clamp_are_in_true_scale_beyond_the_range_of_exp(text: str, offset: float) -> None:
     """exp(-600) under an eps of 1e-3 is nothing; exp(600) does not notice it; neither is NaN."""

@@ -38,9 +38,7 @@ def test_every_method_means_the_same_scale(mechanism: Mechanism, scale: float | 
         assert_close(one, other, rtol=RTOL, scale=max(1.0, float(one.abs().max())), what="gradient")
 
 
-@pytest.mark.parametrize(
-    "mechanism", every(lambda each: each.similarity.map.name in ("identity", "relu", "features"))
-)
+@pytest.mark.parametrize("mechanism", every(lambda each: each.similarity.map.name in ("identity", "relu", "features")))
 def test_a_scale_is_a_factor_on_the_query(mechanism: Mechanism) -> None:
     """For maps with phi(a x) = a phi(x), a > 0."""
     inputs = draw(5, queries=9).of(mechanism)

@@ -32,6 +32,7 @@ SEPARATION = [
     for task, metric, value in (
         ("self-attention a=0.70", "detection_rate", scale),
         ("self-attention a=0.10", "detection_rate", 0.25 * scale),
+        ("self-attention a=0.70", "detection_rate_predicted", 0.9 * scale),
         ("self-attention a=0.70", "false_alarm_rate", 0.0),
         ("noisy n=400", "auc", 0.9 * scale),
         ("noisy n=1600", "auc", 0.95 * scale),
@@ -97,10 +98,11 @@ def test_order_figure_draws_the_rows():
     top_left = figure.axes[0]
     assert [axes.get_title(loc="left") for axes in figure.axes[:2]] == ["logits with sd 2", "logits with sd 10"]
     plain = lines(top_left, look("plain").color)
-    assert ([0, 2, 4], [0.5, 0.5 / 3, 0.1]) in plain
-    assert ([1, 3], [0.25, 0.125]) in plain
+    assert ([-0.12, 1.88, 3.88], [0.5, 0.5 / 3, 0.1]) in plain
+    assert ([0.88, 2.88], [0.25, 0.125]) in plain
     assert ([0, 1, 2, 3, 4], [2.0, 1.0, 2 / 3, 0.5, 0.4]) in plain
-    odd = [line for line in top_left.get_lines() if list(line.get_xdata()) == [1, 3]]
+    odd = [line for line in top_left.get_lines() if len(line.get_xdata()) == 2]
+    assert len(odd) == 2
     assert all(line.get_markerfacecolor() == PAPER and line.get_linestyle() == "None" for line in odd)
     bounds = [line for line in top_left.get_lines() if len(line.get_xdata()) == 5]
     assert len(bounds) == 2
@@ -122,6 +124,7 @@ def test_separation_figure_draws_the_rows():
     softmax = look("softmax").color
     assert ([0.1, 0.7], [0.25, 1.0]) in lines(rates, softmax)
     assert ([0.7], [0.0]) in lines(rates, softmax)
+    assert ([0.7], [0.9]) in lines(rates, softmax)
     assert ([0.7, 0.7], [0.98, 1.02]) in lines(rates, softmax)
     assert ([400.0, 1600.0], [0.45, 0.475]) in lines(area, look("linear").color)
     assert area.get_ylim()[0] < 0.45  # below chance is shown, not cut
@@ -141,9 +144,9 @@ def test_dots_figure_draws_every_seed_and_sorts_by_mean():
 
 
 def test_dots_figure_puts_the_lowest_on_top_where_lower_is_better():
-    rows = [row(name, "text", "bits_per_byte", value) for name, value in (("a", 2.0), ("b", 3.0))]
+    rows = [row(name, "text", "bits_per_byte", value) for name, value in (("a", 2.0), ("b", 3.0), ("c", 2.0))]
     (axes,) = dots_figure(rows, "bits_per_byte").axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "a"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["b", "c", "a"]  # from below; equals by name
 
 
 def test_dots_figure_names_tasks_when_there_are_several():

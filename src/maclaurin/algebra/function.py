@@ -107,7 +107,7 @@ class Series(Function):
             return (math.copysign(1.0, self.series[n]) * torch.exp(log_terms[n] - log_scale))[..., None]
 
         u = masked / radius[..., None]
-        weights = coefficient(self.degree)
+        weights = coefficient(self.degree).expand_as(u)
         for n in range(self.degree - 1, -1, -1):  # Horner in u = x / radius, |u| <= 1, coefficients <= 1
             weights = torch.addcmul(coefficient(n), weights, u) if n in log_terms else weights * u
         return torch.where(visible, weights, 0.0), log_scale

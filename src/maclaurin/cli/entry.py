@@ -76,9 +76,9 @@ def _verbs() -> Any:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    app.command("study")(study)
-    app.command("list")(list_mechanisms)
-    app.command("show")(show_mechanism)
+    app.command("study", short_help="Run a comparison, or go on with it; write its report.")(study)
+    app.command("list", short_help="Every mechanism of the catalogue.")(list_mechanisms)
+    app.command("show", short_help="One mechanism: formula, state, cost, methods, names.")(show_mechanism)
     return get_command(app)
 
 

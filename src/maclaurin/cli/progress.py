@@ -15,6 +15,10 @@ def progress_of(title: str) -> Bar | Lines:
     return Bar(title) if sys.stderr.isatty() else Lines(title)
 
 
+def _name(arm: Arm) -> str:
+    return f"{arm.section} {arm.mechanism} {arm.task} seed {arm.seed}"
+
+
 def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
@@ -47,8 +51,11 @@ class Lines:
         self.arms += 1
         self.show(is_last=self.arms == self.num_arms)
 
+    def retry_arm(self, arm: Arm, reason: str) -> None:
+        _say(f"{self.title}: {_name(arm)} will be run again: {reason}")
+
     def fail_arm(self, arm: Arm, reason: str) -> None:
-        _say(f"{self.title}: {arm.section} {arm.mechanism} {arm.task} seed {arm.seed} failed: {reason}")
+        _say(f"{self.title}: {_name(arm)} failed: {reason}")
 
     def show(self, *, is_last: bool = False) -> None:
         """Print a line if the last is old enough."""
@@ -57,8 +64,8 @@ class Lines:
             return
         self.last = now
         share = min(1.0, self.done / self.total)
-        left = (now - self.began) * (1 - share) / share if share else 0.0
-        _say(f"{self.title}: {self.arms}/{self.num_arms} arms, {share:.0%} of the steps, about {left:.0f} s left")
+        left = f", about {(now - self.began) * (1 - share) / share:.0f} s left" if share else ""
+        _say(f"{self.title}: {self.arms}/{self.num_arms} arms, {share:.0%} of the steps{left}")
 
 
 class Bar:
@@ -98,10 +105,11 @@ class Bar:
         self.arms += 1
         self.bar.update(self.task, arms=self.count)
 
+    def retry_arm(self, arm: Arm, reason: str) -> None:
+        self.bar.console.print(f"{_name(arm)} will be run again: {reason}", markup=False)
+
     def fail_arm(self, arm: Arm, reason: str) -> None:
-        self.bar.console.print(
-            f"{arm.section} {arm.mechanism} {arm.task} seed {arm.seed} failed: {reason}", markup=False
-        )
+        self.bar.console.print(f"{_name(arm)} failed: {reason}", markup=False)
 
     @property
     def count(self) -> str:

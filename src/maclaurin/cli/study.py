@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from maclaurin.store import Arm, Missing, ResultRow, Verdict
+    from maclaurin.store import Arm, Missing, ResultRow, Store, Verdict
+    from maclaurin.study import Study
 
 #: Papers the report rests on, cited as text.
 REFERENCES = (
@@ -49,8 +50,8 @@ def study(
     declared = load(name, seed=seed)
     folder = (out or Path("maclaurin-runs") / declared.name).absolute()
 
+    arms = _arms(declared, folder)
     with Store.open(folder, study=declared.record()) as store:
-        arms = declared.arms(folder)
         command = _command(name, out=out, seed=seed, workers=workers)
         store.add_environment({"command": command, "workers": workers, **environment()})
         with progress_of(declared.name) as progress:
@@ -60,7 +61,7 @@ def study(
                 stored = len(store.finished() & {arm.key for arm in arms})
                 _say(f"interrupted: {stored} of {len(arms)} arms are stored. To go on: {command}")
                 raise typer.Exit(1) from None
-        report, rows, missing, found = _report(declared, store, arms, folder)
+        report, rows, missing, found = _report(declared, store, arms, outcome.failures)
     if as_json:
         from maclaurin.cli.output import print_json
 
@@ -68,20 +69,39 @@ def study(
     else:
         _print(rows, found, report)
     if outcome.failures:
-        _say(f"{len(outcome.failures)} arms failed; the others are stored. To try them again: {command}")
+        _say(f"{len(outcome.failures)} of {len(arms)} arms failed; the others are stored. To try again: {command}")
         raise typer.Exit(1)
 
 
-def _report(declared: Any, store: Any, arms: list[Arm], folder: Path) -> tuple[Path, Any, Any, Any]:
-    """(report, rows, missing rows, verdicts)."""
+def _arms(declared: Study, folder: Path) -> list[Arm]:
+    """Every arm, with its data prepared.
+
+    The folder is not this study's until that has gone well: a corpus that cannot be read is mended in the study's file,
+    which makes it another study. A folder that already is another's is refused before anything is written to it.
+    """
+    from maclaurin.store import Store
+    from maclaurin.store.database import DATABASE_NAME
+    from maclaurin.store.files import make_folder
+
+    make_folder(folder)
+    if (folder / DATABASE_NAME).exists():
+        Store.open(folder, study=declared.record()).close()
+    return declared.arms(folder)
+
+
+def _report(
+    declared: Study, store: Store, arms: list[Arm], failures: dict[str, str]
+) -> tuple[Path, list[ResultRow], list[Missing], list[Verdict]]:
+    """Write the report; (its path, rows, missing rows, verdicts)."""
     from maclaurin.report import section_curves, write_report
     from maclaurin.study import summarize, verdicts
 
-    results = store.results()
-    rows, missing = summarize(arms, results)
+    planned = {arm.key for arm in arms}
+    results = [each for each in store.results() if each.arm.key in planned]  # not those of an older corpus
+    rows, missing = summarize(arms, results, failures)
     found = verdicts(declared, rows)
     path = write_report(
-        folder / "report.html",
+        store.folder / "report.html",
         study=declared.record(),
         rows=rows,
         missing=missing,

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_APART = 0.12  # plain and centered stand this far left and right of their order, else one hides the other
+
 
 def order_figure(rows: Iterable[ResultRow]) -> Figure:
     """Relative output error against Taylor order, one panel per logit scale, with the certified bound.
@@ -56,17 +58,17 @@ def _order_panel(axes: Axes, cells: Sequence[tuple[ResultRow, int, bool, bool]])
     ends = {}
     axes.set_yscale("log")
     axes.set_xticks(range(0, 1 + max(order for _, order, *_ in cells), 2))
-    for name, wanted in (("plain", False), ("centered", True)):
+    for name, wanted, shift in (("plain", False, -_APART), ("centered", True, _APART)):
         color, marker = look(name)
         mine = sorted(((o, s, r) for r, o, c, s in cells if c == wanted), key=lambda each: each[:2])
         measured = [(o, s, r) for o, s, r in mine if r.metric == "relative_error" and r.value > 0]
         for signed in (False, True):
-            points = [(o, r) for o, s, r in measured if s == signed]
+            points = [(o + shift, r) for o, s, r in measured if s == signed]
             if not points:
                 continue
             style_of: dict[str, Any] = {"linestyle": "none", "markerfacecolor": PAPER} if signed else {}
             heights = [row.value for _, row in points]
-            axes.plot([o for o, _ in points], heights, color=color, marker=marker, zorder=3, **style_of)
+            axes.plot([x for x, _ in points], heights, color=color, marker=marker, zorder=3, **style_of)
             intervals(axes, points, color)
             if not signed:
                 ends[name] = heights[-1]
@@ -83,7 +85,7 @@ def _order_panel(axes: Axes, cells: Sequence[tuple[ResultRow, int, bool, bool]])
 
 
 def _sign_panel(axes: Axes, cells: Sequence[tuple[ResultRow, int, bool, bool]]) -> None:
-    for name, wanted, shift in (("plain", False, -0.12), ("centered", True, 0.12)):
+    for name, wanted, shift in (("plain", False, -_APART), ("centered", True, _APART)):
         color, marker = look(name)
         for row, order, centered, signed in cells:
             if row.metric == "negative_share" and centered == wanted and signed:

@@ -18,8 +18,9 @@ def separation_figure(rows: Iterable[ResultRow]) -> Figure:
     """How often each network finds the spike, and how well a statistic separates noisy data.
 
     Args:
-        rows: of section ``separation``; tasks ``self-attention a=0.70`` with metrics ``detection_rate`` and
-            ``false_alarm_rate``, tasks ``noisy n=400`` with ``auc``, ``d_prime``, ``d_prime_predicted``.
+        rows: of section ``separation``; tasks ``self-attention a=0.70`` with metrics ``detection_rate``,
+            ``detection_rate_predicted`` and ``false_alarm_rate``, tasks ``noisy n=400`` with ``auc``, ``d_prime`` and
+            ``d_prime_predicted``.
     """
     kept = list(rows)
     sweep = [(row, x) for row in kept if (x := parse_setting(row.task, "self-attention", "a")) is not None]
@@ -30,7 +31,11 @@ def separation_figure(rows: Iterable[ResultRow]) -> Figure:
         figure = new_figure(2.9)
         distances = [(row, x) for row, x in noisy if row.metric.startswith("d_prime")]
         axes = figure.subplots(1, 3 if distances else 2, squeeze=False)[0]
-        ends = [_series_panel(axes[0], sweep, "detection_rate", hollow="false_alarm_rate")]
+        ends = [
+            _series_panel(
+                axes[0], sweep, "detection_rate", hollow="false_alarm_rate", dashed="detection_rate_predicted"
+            )
+        ]
         axes[0].set(xlabel="size of the spike, a", ylabel="share of trials with output > 0", ylim=(-0.04, 1.04))
         axes[0].set_title("Spike in the input")
         axes[0].locator_params(axis="x", nbins=5)
@@ -48,7 +53,8 @@ def separation_figure(rows: Iterable[ResultRow]) -> Figure:
                 _token_axis(panel, sorted({x for _, x in noisy}))
         for panel, heights in zip(axes, ends, strict=True):
             label_ends(panel, heights, limit=12)
-        key(figure, ["with spike", "without spike", *(["predicted"] if distances else [])])
+        predicted = any(row.metric.endswith("_predicted") for row, _ in sweep + noisy)
+        key(figure, ["with spike", "without spike", *(["predicted"] if predicted else [])])
     return figure
 
 

@@ -120,7 +120,7 @@ def intervals(axes: Axes, points: Sequence[tuple[float, ResultRow]], color: str)
     """Draw the interval of each row that has one, upright at its place on the horizontal axis."""
     kept = [(x, row.interval) for x, row in points if row.interval is not None]
     for x, (low, high) in kept:
-        axes.plot([x, x], [low, high], color=color, linewidth=0.9, solid_capstyle="butt", zorder=2)
+        axes.plot([x, x], [low, high], color=color, linewidth=0.8, alpha=0.6, solid_capstyle="butt", zorder=2)
 
 
 def label_ends(axes: Axes, ends: Mapping[str, float], *, gap: float = 0.075, limit: int = 24) -> None:

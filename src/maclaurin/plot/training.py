@@ -27,7 +27,8 @@ def dots_figure(rows: Iterable[ResultRow], metric_name: str) -> Figure:
     if not kept:
         return no_data()
     what = metric(metric_name)
-    kept.sort(key=lambda row: (row.value if what.better != "lower" else -row.value, row.mechanism, row.task))
+    sign = 1.0 if what.better == "lower" else -1.0
+    kept.sort(key=lambda row: (sign * row.value, row.mechanism, row.task), reverse=True)  # best last, on top
     tasks = {row.task for row in kept}
     names = [row.mechanism if len(tasks) == 1 else f"{row.mechanism} · {row.task}" for row in kept]
     with style():

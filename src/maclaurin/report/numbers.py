@@ -7,8 +7,8 @@ from maclaurin.store import Metric
 NOTHING = "–"
 
 
-def number(value: float, decimals: int | None = None) -> str:
-    """``value`` with ``decimals`` digits after the point, or with three significant digits.
+def number(value: float, decimals: int | None = None, *, digits: int = 3) -> str:
+    """``value`` with ``decimals`` digits after the point, or with ``digits`` significant ones (at least two).
 
     A value too small for its decimals, but not zero, is written with an exponent.
 
@@ -22,10 +22,10 @@ def number(value: float, decimals: int | None = None) -> str:
     if decimals is not None:
         return f"{value:,.{decimals}f}" if abs(value) >= 0.5 * 10**-decimals else _exponent(value, 1)
     if 1e-3 <= abs(value) < 999.5:
-        return f"{value:#.3g}".rstrip(".")
+        return f"{value:.0f}" if abs(value) >= 99.5 else f"{value:#.{digits}g}".rstrip(".")
     if 999.5 <= abs(value) < 1e6:
         return f"{value:,.0f}"
-    return _exponent(value, 2)
+    return _exponent(value, digits - 1)
 
 
 def measured(value: float, metric: Metric) -> str:
@@ -36,12 +36,26 @@ def measured(value: float, metric: Metric) -> str:
 def interval(bounds: tuple[float, float] | None, metric: Metric) -> str:
     """A 95 % interval as the metric is printed, or a dash where there is none.
 
-    >>> interval((0.72, 1.149), Metric("accuracy", decimals=3))
-    '[0.720, 1.149]'
+    >>> interval((0.72, 1.149), Metric("accuracy", decimals=3)), interval((0.0712, 3.14e-7), Metric("error"))
+    ('[0.720, 1.149]', '[0.071, 3.1e-7]')
     """
     if bounds is None:
         return NOTHING
-    return f"[{measured(bounds[0], metric)}, {measured(bounds[1], metric)}]"
+    low, high = (number(bound, metric.decimals, digits=2) for bound in bounds)
+    return f"[{low}, {high}]"
+
+
+def size(num_bytes: float) -> str:
+    """Bytes for people, in powers of 1,000.
+
+    >>> size(272), size(65892), size(2068679340)
+    ('272 B', '65.9 kB', '2.07 GB')
+    """
+    units = ["B", "kB", "MB", "GB", "TB", "PB"]
+    while num_bytes >= 999.5 and len(units) > 1:
+        num_bytes /= 1000
+        units.pop(0)
+    return f"{num_bytes:.3g} {units[0]}"
 
 
 def duration(seconds: float) -> str:

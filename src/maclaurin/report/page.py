@@ -16,7 +16,6 @@ import yaml
 from markupsafe import Markup
 
 from maclaurin.plot.labels import shown
-from maclaurin.report.numbers import duration
 from maclaurin.report.sections import ANSWER, QUESTION, illustrations, in_reading_order, prose
 from maclaurin.report.tables import (
     Table,
@@ -162,9 +161,14 @@ def _template() -> jinja2.Template:
     )
     environment.globals["style"] = Markup(folder.joinpath("report.css").read_text(encoding="utf-8"))
     environment.filters["shown"] = shown
+    environment.filters["tight"] = _tight
     environment.filters["open_table"] = _is_short
-    environment.filters["duration"] = duration
     return environment.from_string(folder.joinpath("report.html.j2").read_text(encoding="utf-8"))
+
+
+def _tight(text: str) -> str:
+    """Keep a percent sign with its number."""
+    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _is_short(table: Table) -> bool:

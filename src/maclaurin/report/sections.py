@@ -128,7 +128,7 @@ def illustrations(section: str, rows: Sequence[ResultRow], curves: Mapping[str, 
     elif section == "separation":
         figures.append(_separation(rows))
     else:
-        drawn = {row.metric: None for row in rows if row.points or row.interval is not None}
+        drawn = {row.metric: None for row in rows if not metric(row.metric).exact and (row.points or row.interval)}
         figures += [_dots(rows, name) for name in prose(section).metrics or drawn]
     names = dict.fromkeys(curve.metric for each in curves.values() for curve in each)
     return figures + [_curves(section, curves, name) for name in names]
@@ -151,10 +151,10 @@ def _orders(rows: Sequence[ResultRow]) -> Illustration:
 def _separation(rows: Sequence[ResultRow]) -> Illustration:
     label = "Line charts: share of spikes found against spike size, and separation of noisy data against length."
     caption = (
-        "Left: share of trials in which the network responds, with the spike in the input (filled: found) and "
-        "without it (hollow: false alarm), with 95 % Wilson intervals. Right of it: how well a statistic of the "
-        "attention output tells noisy inputs apart as they grow longer; an area of 0.5 is guessing, 1 is perfect, "
-        "and d′ is the distance of the two kinds in standard deviations (dashed: predicted by theory). "
+        "Left: share of trials in which the network responds, with the spike in the input (filled: found; dashed: "
+        "predicted) and without it (hollow: false alarm), with 95 % Wilson intervals. Right of it: how well a "
+        "statistic of the attention output tells noisy inputs apart as they grow longer; an area of 0.5 is "
+        "guessing, 1 is perfect, and d′ is the distance of the two kinds in standard deviations (dashed: predicted). "
         "Each point rests on " + count_phrase(rows) + "."
     )
     return Illustration(plot.to_svg(plot.separation_figure(rows), label=label), caption)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from maclaurin.plot.labels import natural, parse_order, parse_setting, shown
-from maclaurin.report.numbers import NOTHING, duration, interval, measured, number
+from maclaurin.report.numbers import NOTHING, duration, interval, measured, number, size
 from maclaurin.store import Curve, Missing, ResultRow, metric
 
 _LONGEST = 200  # characters of a name in a table
@@ -166,10 +166,11 @@ def count_phrase(rows: Sequence[ResultRow]) -> str:
     >>> count_phrase([ResultRow("s", "m", "t", "auc", 0.5, 400, (0.4, 0.6), 1.0)])
     '400 trials'
     """
+    drawn = [row for row in rows if not metric(row.metric).exact]
     phrases = []
     for word, chosen in (
-        ("seed", {row.n for row in rows if row.seeds or row.points}),
-        ("trial", {row.n for row in rows if not (row.seeds or row.points) and row.n > 1}),
+        ("seed", {row.n for row in drawn if row.points}),
+        ("trial", {row.n for row in drawn if not row.points and row.n > 1}),
     ):
         if chosen:
             low, high = min(chosen), max(chosen)
@@ -190,10 +191,17 @@ def _order_tables(rows: list[ResultRow]) -> tuple[list[Table], list[ResultRow]]:
     if not cells:
         return [], rest
     orders = sorted({order for _, order, _, _ in cells})
-    sizes = [name for name in ("state_bytes", "break_even_tokens") if any(key[0] == name for key in cells)]
+    costs = {
+        name: column
+        for name, column in (
+            ("state_bytes", Column("size", group=metric("state_bytes").label)),
+            ("break_even_tokens", Column("tokens", group=metric("break_even_tokens").label)),
+        )
+        if any(key[0] == name for key in cells)
+    }
     tables = []
     first = ["relative_error", "certificate", "negative_share"]
-    names = {key[0] for key in cells} - set(sizes)
+    names = {key[0] for key in cells} - set(costs)
     for name in sorted(names, key=lambda each: (first.index(each) if each in first else len(first), each)):
         tasks = sorted({task for each, _, task, _ in cells if each == name}, key=natural)
         variants = [
@@ -204,12 +212,12 @@ def _order_tables(rows: list[ResultRow]) -> tuple[list[Table], list[ResultRow]]:
         ]
         columns = [
             Column("order"),
-            *(Column(metric(size).unit, group=metric(size).label) for size in sizes),
+            *costs.values(),
             *(Column("centered" if centered else "plain", group=shown(task, 40)) for task, centered in variants),
         ]
         lines = []
         for order in orders:
-            line = [Cell(str(order)), *(_size_cell(cells, size, order) for size in sizes)]
+            line = [Cell(str(order)), *(_cost_cell(cells, cost, order) for cost in costs)]
             line += [_noted(cells.get((name, order, *variant)), name) for variant in variants]
             lines.append(tuple(line))
         mine = [row for key, row in cells.items() if key[0] == name]
@@ -219,11 +227,15 @@ def _order_tables(rows: list[ResultRow]) -> tuple[list[Table], list[ResultRow]]:
     return tables, rest
 
 
-def _size_cell(cells: Mapping[tuple[str, int, str, bool], ResultRow], size: str, order: int) -> Cell:
+def _cost_cell(cells: Mapping[tuple[str, int, str, bool], ResultRow], cost: str, order: int) -> Cell:
+    """What the state of an order costs, plain if there is a choice."""
     mine = sorted(
-        (centered, task, row.value) for (name, o, task, centered), row in cells.items() if (name, o) == (size, order)
+        (centered, task, row.value) for (name, o, task, centered), row in cells.items() if (name, o) == (cost, order)
     )
-    return Cell(number(mine[0][2], 0) if mine else NOTHING)
+    if not mine:
+        return Cell(NOTHING)
+    value = mine[0][2]
+    return Cell(size(value) if cost == "state_bytes" else number(value))
 
 
 def _sweep_tables(rows: list[ResultRow]) -> tuple[list[Table], list[ResultRow]]:
@@ -264,7 +276,7 @@ def _sweep_table(
 
 def _has_spread(rows: Iterable[ResultRow], name: str) -> bool:
     """Whether the metric varies over seeds or trials (a state's size does not)."""
-    return any(row.interval is not None or row.points for row in rows if row.metric == name)
+    return not metric(name).exact and any(row.interval is not None or row.points for row in rows if row.metric == name)
 
 
 def _heading(name: str) -> str:

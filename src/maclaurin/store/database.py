@@ -7,6 +7,7 @@ kill or a power cut loses nothing of that arm, and before it returns nothing of 
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator
@@ -98,9 +99,7 @@ class Store:
             StoreError: if the storage fails, for instance on a full disk; nothing of the arm is kept then.
         """
         arm = result.arm
-        assert len({each.metric for each in result.measurements}) == len(result.measurements), (
-            "a metric twice"
-        )
+        assert len({each.metric for each in result.measurements}) == len(result.measurements), "a metric twice"
         with self._transaction() as connection:
             cursor = connection.execute(
                 "INSERT INTO arm VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO NOTHING",
@@ -114,7 +113,7 @@ class Store:
             connection.executemany(
                 "INSERT INTO measurement VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [
-                    (arm.key, position, each.metric, finite(each.value), each.trials, *(each.interval or (None, None)))
+                    (arm.key, position, each.metric, finite(each.value), each.trials, *_bounds(each))
                     for position, each in enumerate(result.measurements)
                 ],
             )
@@ -235,6 +234,11 @@ class Store:
             return self._connection.execute(query).fetchall()
         except sqlite3.DatabaseError as error:
             raise storage_failure(error, self.path) from error
+
+
+def _bounds(measurement: Measurement) -> tuple[float | None, float | None]:
+    low, high = measurement.interval or (math.nan, math.nan)
+    return finite(low), finite(high)
 
 
 def _describe(study: StudyRecord) -> str:

@@ -81,9 +81,7 @@ def sync_folder(folder: Path) -> None:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with contextlib.suppress(
-            OSError
-        ):  # some network file systems cannot sync a folder; the rename stands
+        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder; the rename stands
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

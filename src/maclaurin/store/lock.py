@@ -61,8 +61,7 @@ class FolderLock:
             if error.errno not in _HELD_BY_ANOTHER:
                 raise storage_failure(error, folder) from error
             raise StoreError(
-                f"{folder}: another process is running this study here. "
-                "Wait for it to end, or choose another --out."
+                f"{folder}: another process is running this study here. Wait for it to end, or choose another --out."
             ) from error
 
     def release(self) -> None:

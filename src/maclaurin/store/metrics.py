@@ -16,6 +16,7 @@ class Metric:
         decimals: digits after the point; None prints three significant digits.
         low: smallest possible value, if there is one.
         high: largest possible value, if there is one.
+        exact: computed, not measured: the same for every seed, so that it has no spread to show.
     """
 
     label: str
@@ -24,6 +25,7 @@ class Metric:
     decimals: int | None = None
     low: float | None = None
     high: float | None = None
+    exact: bool = False
 
     @property
     def axis(self) -> str:
@@ -45,17 +47,18 @@ METRICS: dict[str, Metric] = {
     "accuracy": _share("share of answers that are right", "higher"),
     "auc": _share("area under the ROC curve", "higher"),
     "bits_per_byte": Metric("bits per byte of held-out text", better="lower", decimals=3, low=0.0),
-    "break_even_tokens": Metric("cache of equal size", "tokens", decimals=0),
+    "break_even_tokens": Metric("cache of equal size", "tokens", decimals=0, exact=True),
     "certificate": Metric("certified bound of the relative output error", better="lower", low=0.0),
     "d_prime": Metric("separation d′, measured", "standard deviations", "higher", decimals=2),
-    "d_prime_predicted": Metric("separation d′, predicted", "standard deviations", "higher", decimals=2),
+    "d_prime_predicted": Metric("separation d′, predicted", "standard deviations", "higher", decimals=2, exact=True),
     "detection_rate": _share("share of spikes found", "higher"),
+    "detection_rate_predicted": Metric("share of spikes found, predicted", decimals=3, low=0.0, high=1.0, exact=True),
     "false_alarm_rate": _share("share of false alarms", "lower"),
     "loss_nats": Metric("loss", "nats per token", "lower", decimals=3, low=0.0),
     "negative_share": _share("share of rows with a negative denominator", "lower"),
-    "parameters": Metric("parameters", decimals=0),
+    "parameters": Metric("parameters", decimals=0, exact=True),
     "relative_error": Metric("relative output error, median over rows", better="lower", low=0.0),
-    "state_bytes": Metric("state per head", "bytes", "lower", decimals=0),
+    "state_bytes": Metric("state per head", "bytes", "lower", decimals=0, exact=True),
     "tokens_per_second": Metric("speed", "tokens per second", "higher", decimals=0),
 }
 

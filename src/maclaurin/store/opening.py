@@ -38,8 +38,7 @@ def check_header(path: Path) -> None:
         application = 0  # not a database at all
     if application != schema.APPLICATION_ID:
         raise StoreError(
-            f"{path} is not a store of maclaurin, or it is damaged. "
-            "It was left unchanged; choose another --out."
+            f"{path} is not a store of maclaurin, or it is damaged. It was left unchanged; choose another --out."
         )
     if version != schema.SCHEMA_VERSION:
         raise StoreError(

@@ -10,11 +10,15 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from maclaurin.errors import DataError
 from maclaurin.store import Arm, ArmResult, Measurement, ResultRow, Verdict
-from maclaurin.study.section import Section, find
+from maclaurin.study.section import Section, check_mechanisms, find
 from maclaurin.study.sizes import size_measurements
 from maclaurin.tasks import Batch, Corpus
 from maclaurin.train.config import TrainConfig
+
+#: Bits per byte of a model that knows nothing.
+CHANCE_BITS = math.log2(Corpus.vocab_size)
 
 
 class LanguageSection(Section):
@@ -37,17 +41,26 @@ class LanguageSection(Section):
 
     mechanisms: tuple[str, ...] = Field(min_length=1)
     corpus: str | None = None
-    model_dim: int = 128
-    num_layers: int = 2
-    num_heads: int = 4
-    mlp_dim: int | None = None
+    model_dim: int = Field(default=128, ge=1)
+    num_layers: int = Field(default=2, ge=1)
+    num_heads: int = Field(default=4, ge=1)
+    mlp_dim: int | None = Field(default=None, ge=1)
     length: int = Field(default=256, ge=2)
     training: TrainConfig
     num_seeds: int = Field(default=1, ge=1)
     num_windows: int = Field(default=128, ge=1)
 
+    def check(self) -> None:
+        from maclaurin.nn import AttentionLayer
+
+        def build(mechanism: str) -> AttentionLayer:
+            return AttentionLayer(mechanism, model_dim=self.model_dim, num_heads=self.num_heads)
+
+        check_mechanisms(self.mechanisms, build)
+
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
-        digest = self._open(folder, self.corpus).digest
+        corpus = self._open(folder, self.corpus)
+        corpus.heldout(self.length, self.num_windows)  # refuses a text that is too short
         model = {
             "vocab_size": Corpus.vocab_size,
             "model_dim": self.model_dim,
@@ -61,7 +74,7 @@ class LanguageSection(Section):
                 task="bytes",
                 seed=seed + each,
                 corpus=self.corpus,
-                corpus_digest=digest,
+                corpus_digest=corpus.digest,
                 model=model,
                 length=self.length,
                 training=self.training.model_dump(),
@@ -80,6 +93,8 @@ class LanguageSection(Section):
 
         config = arm.config
         corpus = self._open(folder, config["corpus"])
+        if corpus.digest != config["corpus_digest"]:
+            raise DataError("the corpus has changed since the study was started. Run the same command again.")
         training = TrainConfig(**config["training"])
         model = DecoderLM(DecoderConfig(arm.mechanism, **config["model"]), seed=arm.seed)
         batches = _windows(corpus, arm.seed, training.batch_size, config["length"])
@@ -101,16 +116,18 @@ class LanguageSection(Section):
         )
 
     def verdict(self, rows: Sequence[ResultRow]) -> Verdict:
-        ordered = sorted(find(rows, metric="bits_per_byte"), key=lambda row: row.value)
-        if not ordered:
+        found = find(rows, metric="bits_per_byte")  # in the order of the plan: sorting them would claim one
+        if not found:
             return Verdict(self.name, "No model has been trained yet.", "Nothing has run.")
-        values = ", ".join(f"{row.mechanism} {row.value:.2f}" for row in ordered)
+        values = ", ".join(f"{row.mechanism} {row.value:.2f}" for row in found)
+        learned = sum(row.value < CHANCE_BITS for row in found)
+        who = "Every model learns" if learned == len(found) else f"{learned} of {len(found)} models learn"
         tokens = self.training.steps * self.training.batch_size * self.length
         return Verdict(
             self.name,
-            f"Every model learns to predict the text, in bits per held-out byte: {values}. "
+            f"{who} to predict the text, in bits per held-out byte ({CHANCE_BITS:.0f} by chance): {values}. "
             "At this budget the order of the mechanisms means nothing, and none is claimed.",
-            f"{ordered[0].n} seed{'s' if ordered[0].n > 1 else ''} and {tokens:,} bytes per model, one learning rate "
+            f"{found[0].n} seed{'s' if found[0].n > 1 else ''} and {tokens:,} bytes per model, one learning rate "
             "for all: differences of this size change with the seed. It takes a hundred times the data to compare.",
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -32,7 +32,7 @@ class OrdersSection(Section):
     name: ClassVar[str] = "orders"
 
     max_order: int = Field(default=12, ge=0, le=40)
-    logit_scales: tuple[float, ...] = Field(default=(0.5, 1.0, 2.0), min_length=1)
+    logit_scales: tuple[Annotated[float, Field(gt=0)], ...] = Field(default=(0.5, 1.0, 2.0), min_length=1)
     num_seeds: int = Field(default=3, ge=1)
     length: int = Field(default=64, ge=2)
     num_heads: int = Field(default=4, ge=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -33,12 +34,12 @@ class Study(BaseModel):
         language: byte-level modeling.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     name: str = Field(pattern=r"^[a-z][a-z0-9-]*$")
     version: int = Field(ge=1)
     question: str
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, lt=2**53)
     orders: OrdersSection | None = None
     separation: SeparationSection | None = None
     recall: RecallSection | None = None
@@ -55,8 +56,22 @@ class Study(BaseModel):
         return next(each for each in self.sections if each.name == name)
 
     def arms(self, folder: Path) -> list[Arm]:
-        """Every arm of every section; prepared data is kept below ``folder``."""
-        return [arm for section in self.sections for arm in section.arms(seed=self.seed, folder=folder)]
+        """Every arm of every section; prepared data is kept below ``folder``.
+
+        Raises:
+            ConfigError: two arms of one label, whose results could not be told apart.
+            DataError: a corpus that cannot be read as asked.
+        """
+        arms = [arm for section in self.sections for arm in section.arms(seed=self.seed, folder=folder)]
+        labels = Counter((arm.section, arm.mechanism, arm.task, arm.seed) for arm in arms)
+        (label, count) = max(labels.items(), key=lambda item: item[1], default=((), 0))
+        if count > 1:
+            section, mechanism, task, seed = label
+            raise ConfigError(
+                f"study {self.name!r}: {section} has {count} arms called {mechanism}, {task}, seed {seed}.\n"
+                "  Their results could not be told apart. Give every mechanism, size and length once."
+            )
+        return arms
 
     def record(self) -> StudyRecord:
         """What the store remembers of the study."""
@@ -78,7 +93,8 @@ def load(name_or_file: str, *, seed: int | None = None) -> Study:
         seed: replaces the study's own.
 
     Raises:
-        ConfigError: no such study, YAML that cannot be read, an unknown key (with the nearest) or an illegal value.
+        ConfigError: no such study, YAML that cannot be read, an unknown key (with the nearest), an illegal value, or a
+            mechanism or shape that cannot be.
     """
     text = _read(name_or_file)
     try:
@@ -87,13 +103,18 @@ def load(name_or_file: str, *, seed: int | None = None) -> Study:
         raise ConfigError(f"study {name_or_file!r}: this is not YAML.\n  {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise ConfigError(f"study {name_or_file!r}: a study is a mapping of keys, this is a {type(values).__name__}.")
+    _check_keys(name_or_file, values)
     if seed is not None:
         values["seed"] = seed
     try:
         study = Study.model_validate(values)
     except pydantic.ValidationError as error:
-        raise ConfigError(_explain(name_or_file, error, values)) from None
-    _check_mechanisms(study)
+        raise ConfigError(_explain(name_or_file, error)) from None
+    for section in study.sections:
+        try:
+            section.check()
+        except MaclaurinError as error:
+            raise ConfigError(f"study {name_or_file!r}: {section.name}.{error}") from None
     return study
 
 
@@ -112,12 +133,29 @@ def _read(name_or_file: str) -> str:
         raise ConfigError(f"study {name_or_file!r} cannot be read: {reason}.") from None
 
 
-def _explain(name: str, error: pydantic.ValidationError, values: dict[str, Any]) -> str:
+def _check_keys(name: str, value: Any, path: str = "") -> None:
+    """Refuse keys that YAML reads as something else than a word: ``1:``, ``null:``, ``on:``."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if not isinstance(key, str):
+                raise ConfigError(
+                    f"study {name!r}: {path}{key!r} is no key; YAML reads it as {type(key).__name__}, not as a word.\n"
+                    "  Write a key that is there, or put it in quotes if it is meant."
+                )
+            _check_keys(name, each, f"{path}{key}.")
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            _check_keys(name, each, f"{path}{index}.")
+
+
+def _explain(name: str, error: pydantic.ValidationError) -> str:
     """The first complaints of a validation, each with its place and the nearest legal key."""
     lines = []
     for each in error.errors()[:3]:
         place = ".".join(str(part) for part in each["loc"])
-        message = each["msg"]
+        message = str(each.get("ctx", {}).get("error", each["msg"]))  # a refusal of our own, without pydantic's prefix
+        if isinstance(each["input"], str | int | float) and each["type"] != "value_error":
+            message += f", not {each['input']!r}"
         if each["type"] == "extra_forbidden":
             legal = _legal_keys(Study, each["loc"][:-1])
             message = f"this key does not exist: {nearest(str(each['loc'][-1]), legal)}"
@@ -134,20 +172,3 @@ def _legal_keys(model: type[BaseModel], path: tuple[int | str, ...]) -> list[str
         candidates = [annotation, *getattr(annotation, "__args__", ())]
         model = next(each for each in candidates if isinstance(each, type) and issubclass(each, BaseModel))
     return list(model.model_fields)
-
-
-def _check_mechanisms(study: Study) -> None:
-    """Refuse a mechanism that does not exist before anything runs."""
-    named = {
-        section.name: getattr(section, "mechanisms", ()) for section in study.sections if hasattr(section, "mechanisms")
-    }
-    if not any(named.values()):
-        return
-    from maclaurin.algebra import recipe
-
-    for section, mechanisms in named.items():
-        for index, each in enumerate(mechanisms):
-            try:
-                recipe(each)
-            except MaclaurinError as error:
-                raise ConfigError(f"study {study.name!r}: {section}.mechanisms.{index}: {error}") from None

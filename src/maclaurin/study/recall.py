@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from pydantic import Field
 
 from maclaurin.store import Arm, ArmResult, Measurement, ResultRow, Verdict
-from maclaurin.study.section import Section, find
+from maclaurin.study.section import Section, check_mechanisms, find
 from maclaurin.study.sizes import size_measurements
 from maclaurin.study.statistics import student_interval
 from maclaurin.tasks import MQAR
 from maclaurin.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from maclaurin.algebra import Recipe
 
 
 class RecallSection(Section):
@@ -39,14 +42,23 @@ class RecallSection(Section):
 
     mechanisms: tuple[str, ...] = Field(min_length=1)
     task: MQAR
-    model_dim: int = 16
-    num_layers: int = 2
-    num_heads: int = 1
-    convolution: int = 3
+    model_dim: int = Field(default=16, ge=1)
+    num_layers: int = Field(default=2, ge=1)
+    num_heads: int = Field(default=1, ge=1)
+    convolution: int = Field(default=3, ge=0)
     training: TrainConfig
     num_seeds: int = Field(default=3, ge=1)
     num_test: int = Field(default=1024, ge=1)
-    test_seed: int = 0
+    test_seed: int = Field(default=0, ge=0, lt=2**53)
+
+    def check(self) -> None:
+        from maclaurin.nn import AttentionLayer
+
+        def build(mechanism: str) -> AttentionLayer:
+            chosen = _recipe(mechanism, self.convolution)
+            return AttentionLayer(chosen, model_dim=self.model_dim, num_heads=self.num_heads)
+
+        check_mechanisms(self.mechanisms, build)
 
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
         return [
@@ -74,14 +86,13 @@ class RecallSection(Section):
         return int(arm.config["training"]["steps"])
 
     def run(self, arm: Arm, *, folder: Path, on_step: Callable[[int], None]) -> ArmResult:
-        from maclaurin.algebra import recipe
         from maclaurin.nn import DecoderConfig, DecoderLM
         from maclaurin.train import fit, task_accuracy
 
         config = arm.config
         task = MQAR(**config["task_settings"])
         training = TrainConfig(**config["training"])
-        chosen = recipe(arm.mechanism).with_layer(rotary=False, convolution=config["convolution"])
+        chosen = _recipe(arm.mechanism, config["convolution"])
         model = DecoderLM(DecoderConfig(chosen, **config["model"]), seed=arm.seed)
         curve = fit(model, task.batches(arm.seed, training.batch_size), training, on_step=on_step)
         accuracy = task_accuracy(model, task.test_set(config["test_seed"], config["num_test"]))
@@ -103,24 +114,50 @@ class RecallSection(Section):
             return Verdict(self.name, "Fewer than two mechanisms have been measured.", "Nothing can be compared yet.")
         ranking = ", ".join(f"{row.mechanism} {row.value:.2f}" for row in ordered)
         best, worst = ordered[0], ordered[-1]
-        gap, interval = paired_difference(best, worst)
-        shown = "cannot be told from zero with one seed"
-        if interval is not None:
-            verdict = "above zero" if interval[0] > 0 else "not told from zero"
-            shown = f"{gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}]: {verdict}"
+        gap = paired_difference(best, worst)
+        shown = f"{gap.mean:.2f}; {seeds(gap.n)} cannot tell it from zero"
+        if gap.interval is not None:
+            low, high = gap.interval
+            verdict = "above zero" if low > 0 else "not told from zero"
+            shown = f"{gap.mean:.2f}, paired 95 % interval [{low:.2f}, {high:.2f}]: {verdict}"
         return Verdict(
             self.name,
             f"Mean recall accuracy: {ranking}. The gap between {best.mechanism} and {worst.mechanism} is {shown}.",
-            f"{best.n} seeds at one learning rate and one size (T = {self.task.length}, {self.task.num_pairs} pairs, "
-            f"width {self.model_dim}, {self.training.steps} steps). Recall is often solved or not, so three seeds give "
-            "wide intervals; neighbors in the list are undecided unless their intervals part.",
+            f"{seeds(best.n)} at one learning rate and one size (T = {self.task.length}, {self.task.num_pairs} pairs, "
+            f"width {self.model_dim}, {self.training.steps} steps). Recall is often solved or not, so few seeds give "
+            "wide intervals; neighbors in the list are undecided unless their intervals part, and the gap is that of "
+            "the two ends, picked after the fact.",
         )
 
 
-def paired_difference(first: ResultRow, second: ResultRow) -> tuple[float, tuple[float, float] | None]:
-    """Mean difference over the seeds both have, and its Student-t interval (None for fewer than two)."""
+def _recipe(mechanism: str, convolution: int) -> Recipe:
+    """Every mechanism without positions and behind the same convolution."""
+    from maclaurin.algebra import recipe
+
+    return recipe(mechanism).with_layer(rotary=False, convolution=convolution)
+
+
+def seeds(count: int) -> str:
+    """A number of seeds in words.
+
+    >>> seeds(1), seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{count} seed{'' if count == 1 else 's'}"
+
+
+class Difference(NamedTuple):
+    """A mean difference over ``n`` seeds and its interval, None for fewer than two."""
+
+    mean: float
+    interval: tuple[float, float] | None
+    n: int
+
+
+def paired_difference(first: ResultRow, second: ResultRow) -> Difference:
+    """Over the seeds both rows have, with Student's interval; where they share none, the difference of their means."""
     theirs = dict(zip(second.seeds, second.points, strict=True))
     differences = [x - theirs[seed] for seed, x in zip(first.seeds, first.points, strict=True) if seed in theirs]
     if not differences:
-        return first.value - second.value, None
-    return sum(differences) / len(differences), student_interval(differences)
+        return Difference(first.value - second.value, None, 0)
+    return Difference(sum(differences) / len(differences), student_interval(differences), len(differences))

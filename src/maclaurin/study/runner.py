@@ -6,31 +6,24 @@ were running. The same command resumes.
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
+from maclaurin.errors import StoreError
 from maclaurin.store import Arm, ArmResult, Store
 from maclaurin.study.plan import Study
-from maclaurin.study.section import Section
+from maclaurin.study.workers import Failure, Pool, open_pool, run_arm
 
 #: Seconds between two looks at the workers' progress.
 _POLL_SECONDS = 0.2
 
-#: Keep freed memory in the worker instead of returning it to the system after every large tensor (glibc only).
-_WORKER_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-}
+#: An arm whose worker was ended while it ran is run once more; so are workers that ended before any arm began.
+_TRIES = 2
+
+_ENDED = "its worker process was ended from outside (out of memory?)"
 
 
 class Progress(Protocol):
@@ -40,10 +33,13 @@ class Progress(Protocol):
         """Called once: the work that is left, in steps, and the arms that are stored already."""
 
     def advance(self, steps: int) -> None:
-        """``steps`` more are done."""
+        """``steps`` more are done; fewer than none where an arm has to begin again."""
 
     def finish_arm(self, result: ArmResult) -> None:
         """An arm is stored."""
+
+    def retry_arm(self, arm: Arm, reason: str) -> None:
+        """An arm will be run a second time, after the others."""
 
     def fail_arm(self, arm: Arm, reason: str) -> None:
         """An arm failed; the others go on."""
@@ -59,6 +55,9 @@ class Outcome:
 def run(study: Study, store: Store, arms: list[Arm], *, folder: Path, workers: int, progress: Progress) -> Outcome:
     """Run every arm that the store does not hold.
 
+    An arm that fails is reported and runs again at the next call. One whose worker process is ended from outside is
+    run a second time, alone, after the others; if that happens to it twice, it is reported too.
+
     Args:
         study: what the arms belong to.
         store: open for this study.
@@ -72,96 +71,106 @@ def run(study: Study, store: Store, arms: list[Arm], *, folder: Path, workers: i
         KeyboardInterrupt: passed on after the workers are stopped.
     """
     finished = store.finished()
-    todo = [arm for arm in arms if arm.key not in finished]
     steps = {arm.key: study.section(arm.section).num_steps(arm) for arm in arms}
+    todo = [arm for arm in arms if arm.key not in finished]
     todo.sort(key=lambda arm: -steps[arm.key])  # longest first, so that the workers end together
     progress.start(sum(steps[arm.key] for arm in todo), len(arms) - len(todo), len(arms))
-    outcome = Outcome()
-    if not todo:
-        return outcome
-    with _pool(min(workers, len(todo))) as (pool, queue):
-        waiting: dict[Future[ArmResult], Arm] = {
-            pool.submit(_run_arm, study.section(arm.section), arm, str(folder)): arm for arm in todo
-        }
-        while waiting:
-            done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            while not queue.empty():
-                progress.advance(queue.get())
-            for future in done:
-                _settle(future, waiting.pop(future), store, progress, outcome)
-    return outcome
+    going = _Run(study, store, folder, progress, steps)
+    while todo:
+        left = going.round(todo, min(workers, len(todo)))
+        todo = going.after_breakdown(left) if left else []
+    for arm in going.suspects:
+        left = [arm]
+        while left := going.round(left, 1):
+            left = going.after_breakdown(left)
+    return going.outcome
 
 
-def _settle(future: Future[ArmResult], arm: Arm, store: Store, progress: Progress, outcome: Outcome) -> None:
-    """Store what an arm gave, or note why it gave nothing."""
-    try:
+class _Run:
+    """A run under way: what was reported, and which arms lost their worker."""
+
+    def __init__(self, study: Study, store: Store, folder: Path, progress: Progress, steps: dict[str, int]) -> None:
+        self.study, self.store, self.folder, self.progress, self.steps = study, store, folder, progress, steps
+        self.outcome = Outcome()
+        self.suspects: list[Arm] = []  # their worker was ended while they ran; each has one more try, alone
+        self.reported: dict[str, int] = {}  # arm that has begun -> its steps that progress knows of
+        self.idle_breakdowns = 0
+
+    def round(self, arms: list[Arm], workers: int) -> list[Arm]:
+        """Run ``arms`` in a pool of their own; those that a breakdown of the pool left without a result."""
+        left = {arm.key: arm for arm in arms}
+        with open_pool(workers) as pool:
+            waiting: dict[Future[ArmResult | Failure], Arm] = {}
+            try:
+                for arm in arms:
+                    section = self.study.section(arm.section)
+                    waiting[pool.submit(run_arm, section, arm, self.folder)] = arm
+            except BrokenProcessPool:
+                pass  # before all were handed over; what was is settled below
+            while waiting:
+                done, _ = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+                self.read(pool)
+                for future in done:
+                    arm = waiting.pop(future)
+                    if not isinstance(future.exception(), BrokenProcessPool):
+                        self.settle(arm, future)
+                        del left[arm.key]
+        return list(left.values())
+
+    def read(self, pool: Pool) -> None:
+        """What the workers have reported since the last look."""
+        for key, finished in pool.reports():
+            self.advance(key, finished)
+
+    def advance(self, key: str, finished: int) -> None:
+        """Tell progress what is new in an arm of which ``finished`` steps are done."""
+        self.progress.advance(finished - self.reported.get(key, 0))
+        self.reported[key] = finished
+
+    def settle(self, arm: Arm, future: Future[ArmResult | Failure]) -> None:
+        """Store what an arm gave, or note why it gave nothing."""
+        self.advance(arm.key, self.steps[arm.key])  # it may have ended early
+        error = future.exception()
+        if error is not None:  # it came to nothing on the way: a result that cannot be sent
+            self.fail(arm, f"{type(error).__name__}: {error}")
+            return
         result = future.result()
-    except BrokenProcessPool:
-        reason = "its worker process was ended from outside (out of memory?); run the same command again"
-    except Exception as error:  # whatever an arm raises, it must not stop or hide the others
-        reason = f"{type(error).__name__}: {error}"
-    else:
-        store.record(result)
-        progress.finish_arm(result)
-        return
-    outcome.failures[arm.key] = reason
-    progress.fail_arm(arm, reason)
+        if isinstance(result, Failure):
+            self.fail(arm, result.reason)
+            return
+        try:
+            self.store.record(result)
+        except StoreError:
+            raise
+        except Exception as error:  # a result that is not one must not stop or hide the others
+            self.fail(arm, f"{type(error).__name__}: {error}")
+        else:
+            self.progress.finish_arm(result)
 
+    def fail(self, arm: Arm, reason: str) -> None:
+        """Note why an arm gave nothing."""
+        self.outcome.failures[arm.key] = reason
+        self.progress.fail_arm(arm, reason)
 
-@contextmanager
-def _pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, Any]]:
-    """Spawned worker processes and the queue on which they report steps; stopped at once when left by an error."""
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    saved = {name: os.environ.get(name) for name in _WORKER_ENVIRONMENT}
-    os.environ.update(_WORKER_ENVIRONMENT)
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(queue,))
-    try:
-        yield pool, queue
-        pool.shutdown()
-    except BaseException:
-        processes = list((getattr(pool, "_processes", None) or {}).values())
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            process.terminate()
-        raise
-    finally:
-        queue.cancel_join_thread()
-        for name, value in saved.items():
-            if value is None:
-                os.environ.pop(name, None)
+    def after_breakdown(self, left: list[Arm]) -> list[Arm]:
+        """Sort out what a breakdown left: arms that had not begun are returned, the others have one more try.
+
+        A pool breaks down whole when one of its workers is ended, and does not say which; whatever had begun may be
+        the cause, so that each such arm is tried again alone.
+        """
+        begun = [arm for arm in left if arm.key in self.reported]
+        if not begun:
+            self.idle_breakdowns += 1
+            if self.idle_breakdowns >= _TRIES:
+                for arm in left:
+                    self.fail(arm, f"{_ENDED}, before an arm began")
+                return []
+        for arm in begun:
+            self.advance(arm.key, 0)
+            del self.reported[arm.key]
+            if arm in self.suspects:
+                self.fail(arm, f"{_ENDED}, twice")
             else:
-                os.environ[name] = value
-
-
-_report_steps: Callable[[int], None] | None = None
-
-
-def _start_worker(queue: Any) -> None:
-    """One thread, and Ctrl-C left to the parent."""
-    import signal
-
-    import torch
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    global _report_steps  # the worker's own; set once, before any arm
-    _report_steps = queue.put
-
-
-def _run_arm(section: Section, arm: Arm, folder: str) -> ArmResult:
-    """In the worker: run one arm and time it."""
-    from dataclasses import replace
-
-    reported = 0
-
-    def on_step(finished: int) -> None:
-        nonlocal reported
-        if _report_steps is not None and (finished - reported >= 10 or finished >= total):
-            _report_steps(finished - reported)
-            reported = finished
-
-    total = section.num_steps(arm)
-    start = time.perf_counter()
-    result = section.run(arm, folder=Path(folder), on_step=on_step)
-    return replace(result, seconds=time.perf_counter() - start)
+                self.suspects.append(arm)
+                self.progress.retry_arm(arm, _ENDED)
+        return [arm for arm in left if arm not in begun]

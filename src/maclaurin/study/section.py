@@ -11,16 +11,24 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
+from maclaurin.errors import ConfigError, MaclaurinError
 from maclaurin.store import Arm, ArmResult, ResultRow, Verdict
 
 
 class Section(BaseModel, ABC):
     """Base of the sections. A section holds settings only; its arms carry them all, so that any process can run one."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     #: The section's name in tables and in ``--json``.
     name: ClassVar[str]
+
+    def check(self) -> None:
+        """Refuse, before anything runs, what the types of the settings let through.
+
+        Raises:
+            MaclaurinError: naming the setting first.
+        """
 
     @abstractmethod
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
@@ -47,6 +55,19 @@ class Section(BaseModel, ABC):
 def digest_of(config: dict[str, Any]) -> str:
     """Digest of JSON values, the same in every process."""
     return hashlib.sha256(json.dumps(config, sort_keys=True, allow_nan=False).encode()).hexdigest()[:20]
+
+
+def check_mechanisms(mechanisms: Sequence[str], build: Callable[[str], object]) -> None:
+    """Build what a section trains, once per mechanism, so that a name or a shape that cannot be is refused early.
+
+    Raises:
+        ConfigError: with the place of the mechanism.
+    """
+    for index, each in enumerate(mechanisms):
+        try:
+            build(each)
+        except MaclaurinError as error:
+            raise ConfigError(f"mechanisms.{index}: {error}") from None
 
 
 def find(

@@ -7,7 +7,8 @@ independent trials (never degenerate at 0 or 1). scipy does the arithmetic.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 
 from maclaurin.store import Arm, ArmResult, Measurement, Missing, ResultRow, metric
 
@@ -27,9 +28,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
     n = len(values)
     if n < 2:
         return None
-    mean = math.fsum(values) / n
-    error = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (n - 1) / n)
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * error
+    mean = statistics.mean(values)  # exact sums: neither rounding nor overflow of the squares
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * statistics.stdev(values, mean) / math.sqrt(n)
     return mean - half, mean + half
 
 
@@ -45,11 +45,18 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
     return float(found.low), float(found.high)
 
 
-def summarize(planned: Iterable[Arm], results: Iterable[ArmResult]) -> tuple[list[ResultRow], list[Missing]]:
+def summarize(
+    planned: Iterable[Arm], results: Iterable[ArmResult], failures: Mapping[str, str] | None = None
+) -> tuple[list[ResultRow], list[Missing]]:
     """One row per (section, mechanism, task, metric) over its seeds or trials, in the order of the plan.
 
     A metric that is not finite for one of its seeds has no mean: it is listed as missing, with how many seeds
     failed. So is an arm that has not run.
+
+    Args:
+        planned: every arm of the study.
+        results: of the arms that have run; others are passed over.
+        failures: arm key -> why that arm failed, where it is known.
     """
     finished = {result.arm.key: result for result in results}
     cells: dict[tuple[str, str, str], list[Arm]] = {}
@@ -60,7 +67,10 @@ def summarize(planned: Iterable[Arm], results: Iterable[ArmResult]) -> tuple[lis
     for cell, arms in cells.items():
         done = [finished[arm.key] for arm in arms if arm.key in finished]
         if len(done) < len(arms):
-            missing.append(Missing(*cell, "all", f"{len(arms) - len(done)} of {len(arms)} arms have not finished"))
+            reasons = dict.fromkeys((failures or {}).get(arm.key, "") for arm in arms if arm.key not in finished)
+            because = "".join(f"; {each}" for each in reasons if each)
+            unfinished = f"{len(arms) - len(done)} of {len(arms)} arms have not finished{because}"
+            missing.append(Missing(*cell, "all", unfinished))
         names = dict.fromkeys(each.metric for result in done for each in result.measurements)
         for name in names:
             found = _summarize_metric(cell, name, done)
@@ -74,7 +84,7 @@ def _summarize_metric(cell: tuple[str, str, str], name: str, results: list[ArmRe
     bad = [value for value in values if not math.isfinite(value)]
     if bad:
         return Missing(*cell, name, _reason(bad, values, pairs))
-    mean = math.fsum(values) / len(values)
+    mean = statistics.mean(values)
     seconds = math.fsum(result.seconds for result, _ in pairs)
     seeds = tuple(result.arm.seed for result, _ in pairs)
     if len(pairs) == 1 and pairs[0][1].trials is not None:
@@ -85,15 +95,17 @@ def _summarize_metric(cell: tuple[str, str, str], name: str, results: list[ArmRe
     )
 
 
-def _trials_interval(measurement: Measurement, trials: int) -> tuple[float, float]:
-    if measurement.interval is not None:
-        return measurement.interval
-    return wilson_interval(round(measurement.value * trials), trials)
+def _trials_interval(measurement: Measurement, trials: int) -> tuple[float, float] | None:
+    """The measurement's own interval, or Wilson's where it is a rate; None where neither is finite."""
+    interval = measurement.interval
+    if interval is None and 0 <= measurement.value <= 1:
+        interval = wilson_interval(round(measurement.value * trials), trials)
+    return interval if interval is not None and all(map(math.isfinite, interval)) else None
 
 
 def _bounded(name: str, interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """The interval within the values the metric can have: a share does not exceed one."""
-    if interval is None:
+    """The interval within the values the metric can have: a share does not exceed one. None if it is not finite."""
+    if interval is None or not all(map(math.isfinite, interval)):
         return None
     known = metric(name)
     low = -math.inf if known.low is None else known.low

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from maclaurin.store import ResultRow, Verdict
 from maclaurin.study.plan import Study
-from maclaurin.study.recall import paired_difference
+from maclaurin.study.recall import paired_difference, seeds
 from maclaurin.study.section import find
 
 #: The section under which the report looks for the answer.
@@ -27,13 +27,13 @@ def _answer(rows: Sequence[ResultRow]) -> Verdict:
         return Verdict(
             ANSWER, "Not answered: softmax and linear-elu have no recall accuracy here.", "Nothing to compare."
         )
-    gap, interval = paired_difference(exact, linear)
+    gap, interval, n = paired_difference(exact, linear)
     if interval is None or interval[0] <= 0 <= interval[1]:
         seen = "" if interval is None else f" (paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}])"
         return Verdict(
             ANSWER,
             f"Not settled: the difference in recall between softmax and linear attention is {gap:+.2f}{seen}.",
-            f"{exact.n} seeds cannot tell it from chance.",
+            f"{seeds(n)} cannot tell it from chance.",
         )
     others = [row for row in recall.values() if row not in (exact, linear)]
     close = [row.mechanism for row in others if exact.value - row.value <= 0.02]
@@ -46,7 +46,7 @@ def _answer(rows: Sequence[ResultRow]) -> Verdict:
     return Verdict(
         ANSWER,
         sentence,
-        f"The gap is {gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}] over {exact.n} seeds of "
+        f"The gap is {gap:.2f}, paired 95 % interval [{interval[0]:.2f}, {interval[1]:.2f}] over {seeds(n)} of "
         "one small task; its size elsewhere is open. The text models are too short-trained to rank.",
     )
 

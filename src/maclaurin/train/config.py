@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -19,7 +21,7 @@ class TrainConfig(BaseModel):
         log_every: the training loss is recorded every so many steps.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     steps: int = Field(ge=1)
     batch_size: int = Field(ge=1)
@@ -27,5 +29,5 @@ class TrainConfig(BaseModel):
     weight_decay: float = Field(default=0.1, ge=0)
     warmup_steps: int = Field(default=0, ge=0)
     clip_norm: float = Field(default=1.0, gt=0)
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     log_every: int = Field(default=10, ge=1)

@@ -26,8 +26,8 @@ def fit(
 ) -> Curve:
     """Train ``model`` in place.
 
-    Training stops early if the loss is no longer finite; the curve then ends there, and the model's scores are not
-    finite either, which a study lists as missing.
+    Training stops early if a loss that is recorded is no longer finite; the curve then ends there, and the model's
+    scores are not finite either, which a study lists as missing.
 
     Args:
         model: the model, on the device to train on.
@@ -69,27 +69,37 @@ def loss_nats(model: DecoderLM, batch: Batch) -> Tensor:
 
 @torch.no_grad()
 def task_accuracy(model: DecoderLM, batch: Batch, *, batch_size: int = 128) -> float:
-    """Share of right answers of the likeliest token, averaged over sequences."""
+    """Share of right answers of the likeliest token, averaged over sequences; nan where a logit is not finite.
+
+    Without a likeliest token there is no answer, not even a wrong one.
+    """
     model.eval()
     predicted = np.zeros_like(batch.tokens)
     for start in range(0, len(batch.tokens), batch_size):
         rows = slice(start, start + batch_size)
         tokens, _, counted = _tensors(model, Batch(batch.tokens[rows], batch.targets[rows], batch.mask[rows]))
         encoded, _ = model.encode(tokens)
-        predicted[rows][batch.mask[rows]] = model.head(encoded[counted]).argmax(-1).cpu().numpy()
+        logits = model.head(encoded[counted])
+        if not torch.isfinite(logits).all():
+            return math.nan
+        predicted[rows][batch.mask[rows]] = logits.argmax(-1).cpu().numpy()
     return float(accuracy(predicted, batch))
 
 
 @torch.no_grad()
 def mean_loss_nats(model: DecoderLM, batches: Iterable[Batch]) -> tuple[float, int]:
-    """Mean cross-entropy over every counted target of all batches, in nats, and the number of those targets."""
+    """Mean cross-entropy over every counted target of all batches, in nats, and the number of those targets.
+
+    A batch in which none counts adds nothing; where none counts at all, the mean is nan.
+    """
     model.eval()
     total, count = 0.0, 0
     for batch in batches:
         counted = int(batch.mask.sum())
-        total += float(loss_nats(model, batch).double()) * counted
-        count += counted
-    return total / max(count, 1), count
+        if counted:
+            total += float(loss_nats(model, batch).double()) * counted
+            count += counted
+    return total / count if count else math.nan, count
 
 
 def _tensors(model: DecoderLM, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:

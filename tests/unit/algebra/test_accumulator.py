@@ -63,7 +63,11 @@ def test_unscale_leaves_the_range_only_where_the_product_does(dtype: torch.dtype
     assert bool(unscale(torch.ones(1, dtype=dtype), torch.tensor([limit + 1.0], dtype=dtype)).isinf().all())
     # the factor alone would overflow, the product does not
     tiny = torch.tensor([1e-20], dtype=dtype)
-    assert_close(unscale(tiny, torch.tensor([limit + 20.0], dtype=dtype)), tiny.double() * math.exp(20) * torch.finfo(dtype).max, rtol=1e-4)
+    assert_close(
+        unscale(tiny, torch.tensor([limit + 20.0], dtype=dtype)),
+        tiny.double() * math.exp(20) * torch.finfo(dtype).max,
+        rtol=1e-4,
+    )
     zero = unscale(torch.zeros(3, dtype=dtype), torch.tensor([-1e30, 0.0, 1e30], dtype=dtype))
     assert_same(zero, torch.zeros(3, dtype=dtype))
 

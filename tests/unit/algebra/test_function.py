@@ -213,7 +213,10 @@ def test_signs_of_random_polynomials_hold_on_a_grid() -> None:
             sign = Polynomial(tuple(poly.coef)).positivity(nonnegative_logits=half_line)
             values = poly(x[x >= 0] if half_line else x)
             assert (float(values.min()) < -1e-9) == (sign is Positivity.SIGNED), poly
-    assert Polynomial(tuple((np.polynomial.Polynomial([1.0, -0.3]) ** 6).coef)).positivity(nonnegative_logits=False) != "signed"
+    assert (
+        Polynomial(tuple((np.polynomial.Polynomial([1.0, -0.3]) ** 6).coef)).positivity(nonnegative_logits=False)
+        != "signed"
+    )
 
 
 def test_powers() -> None:
@@ -234,7 +237,9 @@ def test_an_order_is_a_whole_number_in_range(order: object) -> None:
 
 @pytest.mark.parametrize("exponent", [0, -2, 171, 1.5, False])
 def test_an_exponent_is_a_whole_number_in_range(exponent: object) -> None:
-    with pytest.raises(MechanismError, match=r"asks for the exponent .*\n  The exponent must be an integer from 1 to 170"):
+    with pytest.raises(
+        MechanismError, match=r"asks for the exponent .*\n  The exponent must be an integer from 1 to 170"
+    ):
         Power(exponent)
 
 

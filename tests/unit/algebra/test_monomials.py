@@ -75,7 +75,9 @@ def test_the_symmetric_product_represents_the_product_of_forms(order_a: int, ord
     C(n, j) (z.x)^j (z.y)^l."""
     x, y, z = normal(6, 3), normal(6, 3, seed=1), normal(6, 3, seed=2)
     n = order_a + order_b
-    product = symmetric_product(monomials(x, order_a)[order_a][..., None], monomials(y, order_b)[order_b], 3, order_a, order_b)
+    product = symmetric_product(
+        monomials(x, order_a)[order_a][..., None], monomials(y, order_b)[order_b], 3, order_a, order_b
+    )
     value = (monomials(z, n)[n] * product[..., 0]).sum(-1)
     expected = comb(n, order_a) * (z * x).sum(-1) ** order_a * (z * y).sum(-1) ** order_b
     assert_close(value, expected, rtol=1e-13)

@@ -131,6 +131,11 @@ def test_methods_agree(name: str) -> None:
     assert_close(recurrent, parallel, rtol=RTOL)
 
 
+def test_the_method_is_the_one_asked_for() -> None:
+    with pytest.raises(MethodError, match="method='recurent' does not exist: did you mean 'recurrent'"):
+        make("softmax", method="recurent")(draw())
+
+
 @pytest.mark.parametrize("name", ["softmax", "taylor-2", "linear-cosine"])
 def test_grouped_heads_are_shared_heads(name: str) -> None:
     """Query heads 2g and 2g+1 read key/value head g: the same as two key/value heads with equal weights."""

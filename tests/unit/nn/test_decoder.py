@@ -73,6 +73,11 @@ def test_generated_tokens_vary() -> None:
     assert len(set(wide("softmax").generate(tokens(5), 8)[0, 5:].tolist())) >= 3
 
 
+def test_generation_takes_the_likeliest_token() -> None:
+    model, prompt = wide("softmax"), tokens(5)
+    assert torch.equal(model.generate(prompt, 1)[:, -1], model(prompt)[:, -1].argmax(-1))
+
+
 def test_drawing_follows_the_generator() -> None:
     model = wide("taylor-2")
 
@@ -133,6 +138,8 @@ def test_head_reads_what_encode_gives() -> None:
     encoded, states = model.encode(tokens(7))
     assert states is None
     assert_close(model.head(encoded[:, 3:5]), model(tokens(7))[:, 3:5], rtol=RTOL)
+    mean_square = encoded.square().mean(-1)  # the final norm's weights start at one; its epsilon is 1e-5
+    assert_close(mean_square, torch.ones_like(mean_square), rtol=1e-3)
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 5, 1)])

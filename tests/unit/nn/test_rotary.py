@@ -26,7 +26,9 @@ def test_position_zero_is_left_alone() -> None:
 def test_pairs_turn_as_complex_numbers() -> None:
     x = draw(1, 2, 7, 6)
     position = torch.arange(7, dtype=torch.float64)[:, None]
-    turn = torch.polar(torch.ones(7, 3, dtype=torch.float64), position * 10000.0 ** (-torch.arange(3, dtype=torch.float64) / 3))
+    turn = torch.polar(
+        torch.ones(7, 3, dtype=torch.float64), position * 10000.0 ** (-torch.arange(3, dtype=torch.float64) / 3)
+    )
     turned = torch.complex(x[..., :3], x[..., 3:]) * turn
     assert_close(rotate(x), torch.cat([turned.real, turned.imag], -1), rtol=1e-14)
 

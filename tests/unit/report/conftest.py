@@ -34,7 +34,7 @@ def report_parts() -> dict[str, Any]:
         "missing": [Missing("recall", "taylor-2", "mqar", "accuracy", "the loss was not finite after step 41")],
         "verdicts": [
             Verdict("recall", "Softmax recalls.", "high, 2 seeds"),
-            Verdict("answer", "It recalls more.", "fairly sure"),
+            Verdict("answer", "It recalls 40 % more.", "fairly sure"),
         ],
         "curves": {"recall": {"softmax": [Curve("loss_nats", (10, 20), (2.0, 1.0))]}},
         "environment": [

@@ -45,13 +45,13 @@ class Page(HTMLParser):
 
 
 def words(text):
-    return " ".join("".join(Page(text).text).split())
+    return re.sub(r"[ \n]+", " ", "".join(Page(text).text))
 
 
 def test_content_comes_in_reading_order(rendered):
     text = words(rendered)
     expected = [
-        *("study demo, version 2", QUESTION, "It recalls more.", "How sure: fairly sure"),
+        *("study demo, version 2", QUESTION, "It recalls 40\N{NO-BREAK SPACE}% more.", "How sure: fairly sure"),
         *("1. How many terms", "each number rests on 3 trials", "0.0123"),
         *("2. Can it look up", "Multi-query associative recall", "Softmax recalls.", "How sure: high, 2 seeds"),
         *("[0.900, 1.000]", "3. Extra", "peak logit", "What this does not show", "One seed is no seed."),

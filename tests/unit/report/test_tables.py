@@ -24,7 +24,7 @@ def test_mechanisms_stand_best_first_with_interval_count_and_seeds(make_row):
     rows = [
         make_row("linear-elu", "mqar", "accuracy", 0.6, n=1, points=(0.6,)),
         make_row("softmax", "mqar", "accuracy", 0.99, n=2, interval=(0.9, 1.08), points=(0.985, 0.995)),
-        make_row("softmax", "mqar", "state_bytes", 32768, n=1),
+        make_row("softmax", "mqar", "state_bytes", 32768, n=2, interval=(32768, 32768), points=(32768, 32768)),
     ]
     (table,) = section_tables(rows)
     right, size = "share of answers that are right", "state per head [bytes]"
@@ -62,9 +62,9 @@ def test_orders_are_pivoted_by_scale_and_expansion(make_row):
         order("softmax", "logits-sd-2", "relative_error", 0.0),
     ]
     errors, bounds, others = section_tables(rows)
-    size = "state per head|bytes"
+    size = "state per head|size"
     assert heads(errors) == ["|order", size, "logits-sd-2|plain", "logits-sd-10|centered"]
-    assert lines(errors) == [["2", "2,448", "0.0123 [0.0100, 0.0200]", "0.500"], ["10", "–", "3.20e-8", "–"]]
+    assert lines(errors) == [["2", "2.45 kB", "0.0123 [0.010, 0.020]", "0.500"], ["10", "–", "3.20e-8", "–"]]
     assert heads(bounds) == ["|order", size, "logits-sd-2|plain"]
     assert lines(others)[0][0] == "softmax"
 
@@ -75,12 +75,14 @@ def test_constructed_data_is_pivoted_by_setting(make_row):
         make_row("softmax", "self-attention a=0.70", "detection_rate", 1.0, n=400, interval=(0.9905, 1.0)),
         make_row("softmax", "self-attention a=0.10", "detection_rate", 0.0, n=400),
         make_row("softmax", "noisy n=1600", "auc", 0.9, n=2000),
+        make_row("softmax", "noisy n=1600", "d_prime_predicted", 2.0, n=1, points=(2.0,)),
     ]
     spikes, noisy = section_tables(rows)
     assert heads(spikes) == ["|spike size a", "softmax|share of spikes found", "linear|share of spikes found"]
     assert lines(spikes) == [["0.1", "0.000", "–"], ["0.7", "1.000 [0.991, 1.000]", "0.000 [0.000, 0.010]"]]
     assert spikes.caption.endswith("each number rests on 400 trials")
-    assert lines(noisy) == [["1,600", "0.900"]]
+    assert lines(noisy) == [["1,600", "0.900", "2.00"]]
+    assert noisy.caption.endswith("each number rests on 2,000 trials")
 
 
 def test_curves_are_thinned_to_the_last_step():

@@ -17,7 +17,10 @@ def make_result():
     def make(key="k0", *, mechanism="softmax", seed=0, accuracy=0.75, section="recall"):
         return ArmResult(
             arm=Arm(key, section, mechanism, "mqar", seed, {"lr": 0.01, "widths": [16, 32]}),
-            measurements=(Measurement("accuracy", accuracy, trials=1024), Measurement("loss_nats", 0.5)),
+            measurements=(
+                Measurement("accuracy", accuracy, trials=1024),
+                Measurement("loss_nats", 0.5, interval=(0.25, 0.75)),
+            ),
             curves=(Curve("loss_nats", (10, 20), (1.5, 0.5)),),
             seconds=2.5,
             notes={"threads": 1, "text": "β <b>"},

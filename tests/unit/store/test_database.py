@@ -46,11 +46,12 @@ def test_nonfinite_numbers_are_kept_as_missing(tmp_path, study):
     arm = Arm("k", "recall", "softmax", "mqar", 0, {"limit": math.inf})
     curve = Curve("loss_nats", (1, 2), (math.nan, 3.0))
     with Store.open(tmp_path, study=study) as store:
-        store.record(ArmResult(arm, (Measurement("accuracy", math.inf), Measurement("loss_nats", 1.0)), (curve,)))
+        unbounded = Measurement("loss_nats", 1.0, interval=(0.5, math.inf))
+        store.record(ArmResult(arm, (Measurement("accuracy", math.inf), unbounded), (curve,)))
         (result,) = store.results()
         nulls = store._rows("SELECT metric FROM measurement WHERE value IS NULL")
     assert math.isnan(result.measurements[0].value)
-    assert result.measurements[1].value == 1.0
+    assert result.measurements[1] == Measurement("loss_nats", 1.0)
     assert math.isnan(result.curves[0].values[0])
     assert result.curves[0].values[1] == 3.0
     assert result.arm.config == {"limit": None}
