@@ -20,6 +20,8 @@ from torch import Tensor
 
 from maclaurin.errors import MechanismError
 
+_LOG2_E = math.log2(math.e)
+
 
 class Positivity(StrEnum):
     """What is known of the sign of kappa on the range of its logits."""
@@ -70,7 +72,8 @@ class Exp(Function):
         masked = torch.where(visible, logits, -math.inf)
         log_scale = _row_max(masked.detach())
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
-        return torch.exp(masked - log_scale[..., None]), log_scale
+        # 2**(x log2 e) is exp(x) to a rounding of x; some builds' exp is a hundred times slower where it underflows
+        return torch.exp2((masked - log_scale[..., None]) * _LOG2_E), log_scale
 
     def positivity(self, *, nonnegative_logits: bool) -> Positivity:
         return Positivity.POSITIVE
@@ -110,7 +113,7 @@ class Series(Function):
         weights = coefficient(self.degree).expand_as(u)
         for n in range(self.degree - 1, -1, -1):  # Horner in u = x / radius, |u| <= 1, coefficients <= 1
             weights = torch.addcmul(coefficient(n), weights, u) if n in log_terms else weights * u
-        return torch.where(visible, weights, 0.0), log_scale
+        return weights * visible.to(weights.dtype), log_scale
 
     def shifted(self, center: Tensor, power: int) -> Tensor:
         r"""Coefficient of x^m in kappa(x - c): sum_{n>=m} a_n C(n, m) (-c)^{n-m}, as a tensor like ``center``."""

@@ -74,7 +74,7 @@ class AttentionLayer(nn.Module):
         self.method = method
         _check_rotary(self.recipe, self.key_dim)
         self.widths = (num_heads * self.key_dim, self.num_kv_heads * self.key_dim, self.num_kv_heads * self.value_dim)
-        self.query, self.key, self.value = (nn.Linear(model_dim, width, bias=False) for width in self.widths)
+        self.projection = nn.Linear(model_dim, sum(self.widths), bias=False)  # query, key and value in one product
         self.output = nn.Linear(num_heads * self.value_dim, model_dim, bias=False)
         taps = self.recipe.layer.convolution
         self.convolution = ShortConvolution(sum(self.widths), taps) if taps else None
@@ -108,13 +108,13 @@ class AttentionLayer(nn.Module):
         Raises:
             ShapeError: another width than ``model_dim``.
         """
-        if x_BTD.ndim != 3 or x_BTD.shape[-1] != self.query.in_features:
+        if x_BTD.ndim != 3 or x_BTD.shape[-1] != self.projection.in_features:
             raise ShapeError(
-                f"AttentionLayer: the input has shape {tuple(x_BTD.shape)}, not [B, T, {self.query.in_features}]."
+                f"AttentionLayer: the input has shape {tuple(x_BTD.shape)}, not [B, T, {self.projection.in_features}]."
             )
         if mask is not None:
             x_BTD = x_BTD.masked_fill(~mask[..., None], 0.0)
-        flat = torch.cat([self.query(x_BTD), self.key(x_BTD), self.value(x_BTD)], dim=-1)
+        flat = self.projection(x_BTD)
         past = None
         if self.convolution is not None:
             flat, past = self.convolution(flat, None if state is None else state.convolution)
@@ -183,8 +183,9 @@ def initialize(module: nn.Module, *, generator: torch.Generator, init_std: float
     for each in module.modules():
         if isinstance(each, nn.Embedding):
             nn.init.normal_(each.weight, std=0.02 if init_std is None else init_std, generator=generator)
-        elif isinstance(each, (nn.Linear, nn.Conv1d)):
-            bound = 1.0 / math.sqrt(each.weight[0].numel())
+        elif isinstance(each, (nn.Linear, ShortConvolution)):
+            fan_in = each.width if isinstance(each, ShortConvolution) else each.in_features
+            bound = 1.0 / math.sqrt(fan_in)
             for parameter in (each.weight, each.bias):
                 if parameter is None:
                     continue

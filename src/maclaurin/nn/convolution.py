@@ -6,8 +6,10 @@ import torch
 from torch import Tensor, nn
 
 
-class ShortConvolution(nn.Conv1d):
-    """Depthwise causal convolution: y_t = bias + sum_j weight_j x_{t - width + 1 + j}.
+class ShortConvolution(nn.Module):
+    """Depthwise causal convolution: y_t = bias + sum_j weight_j * x_{t - width + 1 + j}.
+
+    A sum of shifted products: for a few taps that is faster than a general convolution, and it needs no transposes.
 
     Args:
         channels: number of channels.
@@ -15,9 +17,17 @@ class ShortConvolution(nn.Conv1d):
     """
 
     def __init__(self, channels: int, width: int) -> None:
-        super().__init__(channels, channels, width, groups=channels)
+        super().__init__()
+        bound = width**-0.5  # 1 / sqrt(fan_in)
+        self.weight = nn.Parameter(torch.empty(width, channels).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(channels).uniform_(-bound, bound))
 
-    def forward(self, x_BTD: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+    @property
+    def width(self) -> int:
+        """Number of taps; each output reads as many inputs."""
+        return self.weight.shape[0]
+
+    def forward(self, x_BTD: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Convolve, continuing after ``past``.
 
         Args:
@@ -27,8 +37,11 @@ class ShortConvolution(nn.Conv1d):
         Returns:
             ``(y [B, T, channels], the new past)``.
         """
-        keep = self.kernel_size[0] - 1
+        keep, length = self.width - 1, x_BTD.shape[1]
         if past is None:
             past = x_BTD.new_zeros(x_BTD.shape[0], keep, x_BTD.shape[2])
         whole = torch.cat([past, x_BTD], dim=1)
-        return super().forward(whole.transpose(1, 2)).transpose(1, 2), whole[:, whole.shape[1] - keep :]
+        out = self.bias
+        for tap in range(self.width):
+            out = torch.addcmul(out, whole[:, tap : tap + length], self.weight[tap])
+        return out, whole[:, whole.shape[1] - keep :]
