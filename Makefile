@@ -10,7 +10,7 @@
 PYTHON ?= python3
 VENV = .venv
 BIN = $(VENV)/bin
-INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet
+INSTALL = $(BIN)/python -m pip install --disable-pip-version-check
 
 study: $(VENV)/installed
 	$(BIN)/maclaurin study quickstart
@@ -26,12 +26,13 @@ check: $(VENV)/installed-dev
 	$(BIN)/python -m pytest tests/unit/test_imports.py
 
 $(VENV)/installed: requirements.lock pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "maclaurin needs Python 3.11 or newer; name one: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else "maclaurin needs Python 3.11 or newer; name one, as in: make PYTHON=python3.12 study")'
+	@echo "installing maclaurin into $(VENV), once (about 0.3 GB to fetch with a CPU-only torch)"
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) -r requirements.lock
-	$(INSTALL) --no-deps --no-build-isolation -e .
-	touch $@
+	$(INSTALL) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed requirements-dev.lock
 	$(INSTALL) -r requirements-dev.lock
-	touch $@
+	@touch $@

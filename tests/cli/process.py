@@ -9,24 +9,38 @@ import struct
 import subprocess
 import sys
 import termios
+from typing import IO
 
 MACLAURIN = (sys.executable, "-m", "maclaurin")
 
+#: This process's environment without what would change how a command prints.
+ENVIRONMENT = {
+    name: value
+    for name, value in os.environ.items()
+    if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "PYTHONUNBUFFERED", "MACLAURIN_TRACEBACK")
+}
 
-def in_a_pipe(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run ``maclaurin words`` with stdout and stderr in pipes."""
+
+def in_a_pipe(
+    *words: str, stdout: int | IO[str] = subprocess.PIPE, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run ``maclaurin words``; stderr, and by default stdout, in pipes."""
     return subprocess.run(
-        [*MACLAURIN, *words], capture_output=True, text=True, env={**os.environ, **environment}, check=False
+        [*MACLAURIN, *words],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, **environment},
+        check=False,
     )
 
 
 def on_a_terminal(*words: str, columns: int = 80, **environment: str) -> tuple[int, list[str]]:
     """Run ``maclaurin words`` on a terminal; the exit code and the lines that appeared, control codes kept."""
-    seen = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
     pid, descriptor = pty.fork()
     if pid == 0:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-        os.execve(MACLAURIN[0], [*MACLAURIN, *words], {**seen, "TERM": "xterm-256color", **environment})
+        os.execve(MACLAURIN[0], [*MACLAURIN, *words], {**ENVIRONMENT, "TERM": "xterm-256color", **environment})
     received = b""
     while True:
         try:

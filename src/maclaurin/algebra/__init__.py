@@ -7,7 +7,7 @@ from maclaurin.algebra.feature_map import CallableMap, Cosine, Elu1, ExpMap, Fea
 from maclaurin.algebra.function import Exp, Polynomial, Positivity, Power, Series, Taylor
 from maclaurin.algebra.grammar import parse, text
 from maclaurin.algebra.mechanism import Mechanism
-from maclaurin.algebra.monomials import monomials, num_monomials, symmetric_product
+from maclaurin.algebra.monomials import monomials, num_monomials, shifted_moments, symmetric_product
 from maclaurin.algebra.normalizer import L2, RMS, Layer, Length, NormalizerInputs, Sum, Unnormalized
 from maclaurin.algebra.similarity import Similarity
 
@@ -43,6 +43,7 @@ __all__ = [
     "num_monomials",
     "parse",
     "recipe",
+    "shifted_moments",
     "symmetric_product",
     "text",
     "unit",

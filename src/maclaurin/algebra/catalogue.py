@@ -11,7 +11,7 @@ from typing import Any
 
 from maclaurin.algebra.grammar import parse
 from maclaurin.algebra.mechanism import Mechanism
-from maclaurin.errors import ConfigError, GrammarError, nearest
+from maclaurin.errors import ConfigError, GrammarError, MechanismError, nearest
 
 
 @dataclass(frozen=True)
@@ -184,3 +184,18 @@ def mechanism(name: str) -> Mechanism:
         'taylor:2@mean/sum'
     """
     return recipe(name).mechanism
+
+
+def mechanism_of(value: Mechanism | str) -> Mechanism:
+    """A mechanism given as itself, or as its text or catalogue name.
+
+    Raises:
+        MechanismError: anything else.
+    """
+    if isinstance(value, Mechanism):
+        return value
+    if isinstance(value, str):
+        return mechanism(value)
+    raise MechanismError(
+        f"{value!r} asks for a mechanism.\n  Give a Mechanism, its text such as 'exp/sum', or a name of the catalogue."
+    )

@@ -1,7 +1,7 @@
 """The text of a mechanism, read and printed: ``[map ">"] function {":" option} ["@mean"] "/" normalizer {":" option}``.
 
 Options are joined by ``:`` as ``key=value`` or a flag, numbers inside one option by ``,``. A map alone means
-``map>power:1``. Printing gives one canonical text and omits defaults: ``parse(text(m)) == m`` for every mechanism
+``map>power:1``. Printing gives one canonical text and omits defaults: ``parse(str(m)) == m`` for every mechanism
 that has a text.
 
 The words are those of the tables in ``feature_map``, ``function`` and ``normalizer``; their options are the fields of
@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
-from maclaurin.algebra.feature_map import MAPS, CallableMap, Identity
-from maclaurin.algebra.function import FUNCTIONS, Power
+from maclaurin.algebra.feature_map import MAPS
+from maclaurin.algebra.function import FUNCTIONS
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.normalizer import NORMALIZERS
 from maclaurin.algebra.similarity import Similarity
-from maclaurin.errors import GrammarError, MechanismError, nearest
+from maclaurin.algebra.text import option_name
+from maclaurin.errors import GrammarError, nearest
 
 
 def parse(text: str) -> Mechanism:
@@ -40,42 +40,24 @@ def parse(text: str) -> Mechanism:
             f"{text!r} asks for a mechanism, but is not of the form similarity/normalizer.\n"
             "  Write for instance exp/sum, taylor:2@mean/sum or elu1/sum; 'maclaurin list' names the catalogue."
         )
-    normalizer_text, *extra = parts[1].split("+")
+    last, *extra = parts[1].split("+")
     if extra:
         raise GrammarError(
             f"{text!r} asks for the part {extra[0]!r}, and the grammar has no parts after the normalizer."
         )
     similarity = _parse_similarity(parts[0], text)
-    word, *options = normalizer_text.split(":")
+    word, *options = last.split(":")
     normalizer = _build(_lookup(word, NORMALIZERS, "normalizer", text), options, text)
     return Mechanism(similarity, normalizer)
 
 
 def text(mechanism: Mechanism) -> str:
-    """The canonical text of a mechanism.
+    """The canonical text of a mechanism, as ``str(mechanism)``.
 
     Raises:
         GrammarError: for a callable feature map, which has no text.
     """
-    if not has_text(mechanism):
-        raise GrammarError(
-            f"{mechanism!r} has no text: its feature map is a function.\n  Use repr(), or a map of the grammar: "
-            + ", ".join(MAPS)
-            + "."
-        )
-    similarity = mechanism.similarity
-    is_map_alone = not isinstance(similarity.map, Identity) and similarity.function == Power(1)
-    words = [] if isinstance(similarity.map, Identity) else [similarity.map.name]
-    if not is_map_alone or similarity.clamp is not None:
-        clamp = [] if similarity.clamp is None else [f"clamp={_number_text(similarity.clamp)}"]
-        words.append(":".join([similarity.function.name, *_options_text(similarity.function), *clamp]))
-    left = ">".join(words) + ("@mean" if similarity.is_centered else "")
-    return left + "/" + ":".join([mechanism.normalizer.name, *_options_text(mechanism.normalizer)])
-
-
-def has_text(mechanism: Mechanism) -> bool:
-    """Whether every part of the mechanism has a word in the grammar."""
-    return not isinstance(mechanism.similarity.map, CallableMap)
+    return str(mechanism)
 
 
 def _parse_similarity(words: str, whole: str) -> Similarity:
@@ -106,7 +88,7 @@ def _lookup(word: str, table: Mapping[str, type[Any]], kind: str, whole: str) ->
 def _build(cls: type[Any], options: list[str], whole: str, *, also: tuple[str, ...] = ()) -> Any:
     """An instance of a member class from its options; its dataclass fields say which are legal."""
     positional = [each for each in dataclasses.fields(cls) if each.metadata.get("positional")]
-    keyed = {_option_name(each): each for each in dataclasses.fields(cls) if each not in positional}
+    keyed = {option_name(each): each for each in dataclasses.fields(cls) if each not in positional}
     values: dict[str, Any] = {}
     for field in positional:
         if not options or "=" in options[0]:
@@ -130,23 +112,6 @@ def _build(cls: type[Any], options: list[str], whole: str, *, also: tuple[str, .
     return cls(**values)
 
 
-def _options_text(member: Any) -> list[str]:
-    out = []
-    for field in dataclasses.fields(member):
-        value = getattr(member, field.name)
-        if field.metadata.get("positional"):
-            numbers = value if isinstance(value, tuple) else (value,)
-            out.append(",".join(_number_text(each) for each in numbers))
-        elif value != field.default:
-            name = _option_name(field)
-            out.append(name if field.type == "bool" else f"{name}={_number_text(value)}")
-    return out
-
-
-def _option_name(field: dataclasses.Field[Any]) -> str:
-    return str(field.metadata.get("text", field.name))
-
-
 def _positional_value(field: dataclasses.Field[Any], word: str, whole: str) -> Any:
     if field.type == "int":
         try:
@@ -163,24 +128,3 @@ def _number(word: str, whole: str) -> float:
         return float(word)
     except ValueError:
         raise GrammarError(f"{whole!r} gives {word!r} where a number belongs, such as 5 or 1e-4.") from None
-
-
-def _number_text(value: float) -> str:
-    """The shortest text that reads back to the same number; positional on ties."""
-    plain = repr(value).removesuffix(".0")
-    sign, digits, exponent = Decimal(plain).normalize().as_tuple()
-    scientific = ("-" if sign else "") + "".join(map(str, digits)) + f"e{exponent}"
-    return plain if len(plain) <= len(scientific) else scientific
-
-
-def mechanism_of(value: Mechanism | str) -> Mechanism:
-    """A mechanism given as itself or as its text or catalogue name."""
-    if isinstance(value, Mechanism):
-        return value
-    if isinstance(value, str):
-        from maclaurin.algebra.catalogue import mechanism
-
-        return mechanism(value)
-    raise MechanismError(
-        f"{value!r} asks for a mechanism.\n  Give a Mechanism, its text such as 'exp/sum', or a name of the catalogue."
-    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from maclaurin.algebra.feature_map import MAPS
 from maclaurin.algebra.monomials import num_monomials
 from maclaurin.algebra.normalizer import Normalizer
 from maclaurin.algebra.similarity import Similarity
-from maclaurin.errors import MechanismError
+from maclaurin.algebra.text import has_text, normalizer_text, similarity_text
+from maclaurin.errors import GrammarError, MechanismError
 
 
 @dataclass(frozen=True)
@@ -142,11 +144,13 @@ class Mechanism:
 
     def describe(self) -> str:
         """The text of the grammar where there is one, otherwise the repr. For messages."""
-        from maclaurin.algebra.grammar import has_text
-
-        return str(self) if has_text(self) else repr(self)
+        return str(self) if has_text(self.similarity) else repr(self)
 
     def __str__(self) -> str:
-        from maclaurin.algebra.grammar import text
-
-        return text(self)
+        if not has_text(self.similarity):
+            raise GrammarError(
+                f"{self!r} has no text: its feature map is a function.\n  Use repr(), or a map of the grammar: "
+                + ", ".join(MAPS)
+                + "."
+            )
+        return f"{similarity_text(self.similarity)}/{normalizer_text(self.normalizer)}"

@@ -89,6 +89,28 @@ def symmetric_product(a: Tensor, b: Tensor, dim: int, order_a: int, order_b: int
     return out.index_add(-2, torch.from_numpy(target).to(b.device).flatten(), flat)
 
 
+def shifted_moments(moments: tuple[Tensor, ...], shift: Tensor) -> tuple[Tensor, ...]:
+    r"""Moments M_n = sum_s phi_n(x_s) v_s of shifted vectors, from those of the vectors themselves.
+
+    .. math:: M_n[x + d] = \sum_{j \le n} M_j[x] \odot \varphi_{n-j}(d)
+
+    with the symmetric product.
+
+    Args:
+        moments: ``(M_0, ..., M_N)``, each ``[..., F_n, V]``.
+        shift: d, ``[..., K]``.
+
+    Cost: sum of F_j F_{n-j} V over j <= n <= N.
+    """
+    dim = shift.shape[-1]
+    powers = monomials(shift, max(len(moments) - 1, 0))
+    shifted = []
+    for n in range(len(moments)):
+        terms = [symmetric_product(moments[j], powers[n - j], dim, j, n - j) for j in range(n + 1)]
+        shifted.append(torch.stack(terms).sum(0))
+    return tuple(shifted)
+
+
 @lru_cache(maxsize=64)
 def _multisets(dim: int, order: int) -> dict[tuple[int, ...], int]:
     return {index: i for i, index in enumerate(combinations_with_replacement(range(dim), order))}

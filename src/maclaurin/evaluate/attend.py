@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Mechanism
-from maclaurin.algebra.grammar import mechanism_of
+from maclaurin.algebra.catalogue import mechanism_of
 from maclaurin.errors import MethodError, nearest
 from maclaurin.evaluate import parallel, recurrent
 from maclaurin.evaluate.problem import Options, Problem, pose

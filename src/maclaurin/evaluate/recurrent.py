@@ -13,8 +13,9 @@ from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.errors import MethodError
+from maclaurin.evaluate.legality import moment_refusal
 from maclaurin.evaluate.problem import Problem
-from maclaurin.evaluate.state import State, moment_refusal
+from maclaurin.evaluate.state import State
 
 
 def refusal(mechanism: Mechanism) -> str | None:

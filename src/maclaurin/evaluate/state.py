@@ -17,22 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator, Mechanism, Series, monomials, num_monomials, symmetric_product
+from maclaurin.algebra import Accumulator, Mechanism, monomials, num_monomials, shifted_moments
 from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 from maclaurin.errors import MethodError, StateError
 from maclaurin.evaluate.block import accumulate_block, logits, mean_logit
-
-#: Highest order for which reading from moments is promised; beyond, powers and centering cancel too many digits.
-MAX_MOMENT_ORDER = 4
-
-
-def moment_refusal(mechanism: Mechanism) -> str | None:
-    """Why moments cannot serve this mechanism, or None if they can (or are not needed)."""
-    function = mechanism.similarity.function
-    if mechanism.is_finite_state and isinstance(function, Series) and function.degree > MAX_MOMENT_ORDER:
-        lost = f"reading order {function.degree} from moments loses too many digits"
-        return f"{lost} (promised up to order {MAX_MOMENT_ORDER})"
-    return None
+from maclaurin.evaluate.legality import moment_refusal
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +211,7 @@ class CacheState(State):
 
     def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
         if visible_BS is None:
-            visible_BS = torch.ones(key_BHSK.shape[0], key_BHSK.shape[2], dtype=torch.bool, device=key_BHSK.device)
+            visible_BS = key_BHSK.new_ones(key_BHSK.shape[0], key_BHSK.shape[2], dtype=torch.bool)
         return self.merge(CacheState(self.mechanism, key_BHSK, value_BHSV, visible_BS))
 
     def merge(self, other: State) -> State:
@@ -301,37 +290,27 @@ class MomentState(State):
         )
 
     def rebase(self, key_reference: Tensor) -> MomentState:
-        r"""The same state with its moments about another reference.
+        """The same state with its moments about another reference.
 
-        With d = old reference - new reference, M'_n = sum_j M_j (.) phi_{n-j}(d), the symmetric product.
         States compare, and merge, after this. ``key_reference`` is ``[B, H, K]``.
 
         Raises:
-            StateError: the mechanism is not centered and has no reference.
+            StateError: the mechanism is not centered and has no reference, or one of another shape.
         """
-        if self.key_reference is None:
+        mine, asked = self.key_reference, tuple(key_reference.shape)
+        if mine is None or tuple(mine.shape) != asked:
+            has = "no key reference" if mine is None else f"a key reference {tuple(mine.shape)}, not {asked}"
             raise StateError(
-                f"rebase: a state of {self.mechanism.describe()} has no key reference.\n"
-                "  Only centered mechanisms (taylor:N@mean) have one."
+                f"rebase: a state of {self.mechanism.describe()} has {has}.\n"
+                "  Only centered mechanisms (taylor:N@mean) have one, of shape [B, Hkv, K]."
             )
-        key_reference = key_reference.detach()
-        dim = key_reference.shape[-1]
-        highest = max(self.mechanism.moment_orders)
-        shift = monomials(self.key_reference - key_reference, max(highest, 1))
-
-        def rebased(moments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            """Moments of the orders 0, 1, ... in a row, monomial axis -2."""
-            out = []
-            for n in range(len(moments)):
-                terms = [symmetric_product(moments[j], shift[n - j], dim, j, n - j) for j in range(n + 1)]
-                out.append(torch.stack(terms).sum(0))
-            return tuple(out)
-
+        shift = mine - key_reference.detach()
+        totals = shifted_moments(tuple(each[..., None] for each in self.denominators), shift)
         return replace(
             self,
-            numerators=rebased(self.numerators),
-            denominators=tuple(each[..., 0] for each in rebased(tuple(each[..., None] for each in self.denominators))),
-            key_reference=key_reference,
+            numerators=shifted_moments(self.numerators, shift),
+            denominators=tuple(each[..., 0] for each in totals),
+            key_reference=key_reference.detach(),
         )
 
     def read(self, query_BHGTK: Tensor, scale: float, center_BHGT: Tensor | None = None) -> Accumulator:

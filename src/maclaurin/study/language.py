@@ -51,12 +51,9 @@ class LanguageSection(Section):
     num_windows: int = Field(default=128, ge=1)
 
     def check(self) -> None:
-        from maclaurin.nn import AttentionLayer
+        from maclaurin.algebra import recipe
 
-        def build(mechanism: str) -> AttentionLayer:
-            return AttentionLayer(mechanism, model_dim=self.model_dim, num_heads=self.num_heads)
-
-        check_mechanisms(self.mechanisms, build)
+        check_mechanisms(self.mechanisms, recipe, model_dim=self.model_dim, num_heads=self.num_heads)
 
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
         corpus = self._open(folder, self.corpus)

@@ -52,13 +52,10 @@ class RecallSection(Section):
     test_seed: int = Field(default=0, ge=0, lt=2**53)
 
     def check(self) -> None:
-        from maclaurin.nn import AttentionLayer
+        def build(mechanism: str) -> Recipe:
+            return _recipe(mechanism, self.convolution)
 
-        def build(mechanism: str) -> AttentionLayer:
-            chosen = _recipe(mechanism, self.convolution)
-            return AttentionLayer(chosen, model_dim=self.model_dim, num_heads=self.num_heads)
-
-        check_mechanisms(self.mechanisms, build)
+        check_mechanisms(self.mechanisms, build, model_dim=self.model_dim, num_heads=self.num_heads)
 
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
         return [

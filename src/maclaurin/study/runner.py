@@ -129,7 +129,6 @@ class _Run:
 
     def settle(self, arm: Arm, future: Future[ArmResult | Failure]) -> None:
         """Store what an arm gave, or note why it gave nothing."""
-        self.advance(arm.key, self.steps[arm.key])  # it may have ended early
         error = future.exception()
         if error is not None:  # it came to nothing on the way: a result that cannot be sent
             self.fail(arm, f"{type(error).__name__}: {error}")
@@ -145,10 +144,12 @@ class _Run:
         except Exception as error:  # a result that is not one must not stop or hide the others
             self.fail(arm, f"{type(error).__name__}: {error}")
         else:
+            self.advance(arm.key, self.steps[arm.key])  # it may have ended early
             self.progress.finish_arm(result)
 
     def fail(self, arm: Arm, reason: str) -> None:
         """Note why an arm gave nothing."""
+        self.advance(arm.key, self.steps[arm.key])  # nothing of it is left to do
         self.outcome.failures[arm.key] = reason
         self.progress.fail_arm(arm, reason)
 

@@ -7,12 +7,15 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
 from maclaurin.errors import ConfigError, MaclaurinError
 from maclaurin.store import Arm, ArmResult, ResultRow, Verdict
+
+if TYPE_CHECKING:
+    from maclaurin.algebra import Recipe
 
 
 class Section(BaseModel, ABC):
@@ -57,15 +60,25 @@ def digest_of(config: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, sort_keys=True, allow_nan=False).encode()).hexdigest()[:20]
 
 
-def check_mechanisms(mechanisms: Sequence[str], build: Callable[[str], object]) -> None:
-    """Build what a section trains, once per mechanism, so that a name or a shape that cannot be is refused early.
+def check_mechanisms(mechanisms: Sequence[str], build: Callable[[str], Recipe], **shape: int) -> None:
+    """Make one layer for each mechanism, so that a name or a shape that cannot be is refused before anything runs.
+
+    Args:
+        mechanisms: names or texts.
+        build: the recipe that is trained of one.
+        **shape: of the layer.
 
     Raises:
         ConfigError: with the place of the mechanism.
     """
+    from maclaurin.nn import AttentionLayer
+
     for index, each in enumerate(mechanisms):
         try:
-            build(each)
+            AttentionLayer(build(each), **shape)
+        except ConfigError as error:
+            asked = ", ".join(f"{name}={value}" for name, value in shape.items())
+            raise ConfigError(f"mechanisms.{index} with {asked}: {error}") from None
         except MaclaurinError as error:
             raise ConfigError(f"mechanisms.{index}: {error}") from None
 

@@ -51,7 +51,8 @@ class SeparationSection(Section):
             try:
                 _problem(self._construction, spike)
             except MaclaurinError as error:
-                raise ConfigError(f"spikes.{index}: {error}") from None
+                settings = "n: num_tokens, d: num_features, b: block_weight, a0: background_spike"
+                raise ConfigError(f"spikes.{index}: {error}\n  Here these are {settings}.") from None
 
     def arms(self, *, seed: int, folder: Path) -> list[Arm]:
         detection = [

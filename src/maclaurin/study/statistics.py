@@ -28,8 +28,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float] | None:
     n = len(values)
     if n < 2:
         return None
-    mean = statistics.mean(values)  # exact sums: neither rounding nor overflow of the squares
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * statistics.stdev(values, mean) / math.sqrt(n)
+    mean = statistics.mean(values)  # exact, as stdev is: no rounding, no overflow of the squares
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, n - 1)) * statistics.stdev(values) / math.sqrt(n)
     return mean - half, mean + half
 
 

@@ -175,6 +175,8 @@ def test_odd_partial_sums_are_signed_except_on_non_negative_logits(order: int) -
         ((1, 2, 1), "nonnegative", "positive"),  # (1 + x)^2
         ((1, -2, 1), "nonnegative", "nonnegative"),  # (1 - x)^2
         ((1, 4, 6, 4, 1), "nonnegative", "positive"),  # (1 + x)^4
+        ((0.49, -1.4, 1), "nonnegative", "nonnegative"),  # (0.7 - x)^2, whose computed minimum is 5.6e-17
+        ((0.01, -0.2, 1), "nonnegative", "nonnegative"),  # (0.1 - x)^2, whose computed minimum is -1.7e-18
         ((1, 2, 1.0000001), "positive", "positive"),
         ((1, 2, 0.9999999), "signed", "positive"),
         ((0, 0, 1), "nonnegative", "nonnegative"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from laws.compare import assert_close, assert_same
-from maclaurin.algebra import monomials, num_monomials, symmetric_product
+from maclaurin.algebra import monomials, num_monomials, shifted_moments, symmetric_product
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -91,6 +91,22 @@ def test_the_symmetric_product_is_symmetric_and_linear() -> None:
     assert_close(one, other, rtol=1e-14)
     columns = symmetric_product(torch.stack([a, 2.0 * a], -1), b, 3, 2, 3)
     assert_same(columns[:, 1], 2.0 * columns[:, 0])
+
+
+def test_moments_of_shifted_vectors() -> None:
+    x, value, shift = normal(2, 9, 3), normal(2, 9, 4, seed=1), normal(2, 3, seed=2)
+
+    def moments(vectors: torch.Tensor, order: int) -> tuple[torch.Tensor, ...]:
+        return tuple(phi.mT @ value for phi in monomials(vectors, order))
+
+    for order in range(5):
+        for one, other in zip(
+            shifted_moments(moments(x, order), shift), moments(x + shift[:, None], order), strict=True
+        ):
+            assert_close(one, other, rtol=1e-12)
+        for one, other in zip(shifted_moments(moments(x, order), 0 * shift), moments(x, order), strict=True):
+            assert_same(one, other)
+    assert shifted_moments((), shift) == ()
 
 
 def test_gradients_flow() -> None:

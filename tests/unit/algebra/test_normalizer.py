@@ -87,6 +87,17 @@ def test_a_row_whose_sums_vanish_is_zero_and_gives_zero_gradient(normalizer: Nor
     assert not found[0][0].any()
 
 
+def test_a_denominator_that_cancels_to_zero_gives_a_zero_row() -> None:
+    """Signed weights 1 and -1: N is not zero, Z is."""
+    numerator, denominator = N.clone().requires_grad_(), torch.tensor([0.0, 2.0]).double().requires_grad_()
+    for normalizer in (Sum(signed=True), Sum(signed=True, detach=True)):
+        out = normalizer(accumulator(0.0, numerator, denominator), NOTHING)
+        assert not out[0].any()
+        assert_close(out[1], N[1] / 2.0, rtol=1e-15)
+        for each in torch.autograd.grad(out.sum(), (numerator, denominator), allow_unused=True):
+            assert each is None or not each[0].any()
+
+
 def test_a_constant_row_has_no_deviation_from_its_mean() -> None:
     """Exact zeros, not rounding errors blown up to size one."""
     for number in (0.1, 1e-300, 1e300, -7.7):

@@ -228,6 +228,13 @@ def test_rebasing_what_has_no_reference() -> None:
         filled("taylor:2/sum").rebase(KEY[:, :, 0])
 
 
+@pytest.mark.parametrize("shape", [(3, 4), (2, 3, 5), (1, 3, 4), (2, 1, 4)])
+def test_rebasing_to_a_reference_of_another_shape(shape: tuple[int, ...]) -> None:
+    message = f"has a key reference (2, 3, 4), not {shape}.\n"
+    with pytest.raises(StateError, match=re.escape(message)):
+        filled("taylor:2@mean/sum").rebase(torch.zeros(shape, dtype=torch.float64))
+
+
 def other_states() -> list[tuple[State, State, str]]:
     one = filled("taylor:2/sum")
     cache = filled("exp/sum")

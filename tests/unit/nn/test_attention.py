@@ -124,6 +124,16 @@ def test_a_state_continues_exactly(name: str, width: int) -> None:
     assert state.attention.nbytes == whole.attention.nbytes
 
 
+@pytest.mark.parametrize("width", [0, 3])
+def test_no_time_at_all(width: int) -> None:
+    layer, x = make(with_and_without_convolution("taylor-2", width)), draw()
+    expected = layer(x)[0]
+    _, state = layer(x[:, :7], return_state=True)
+    nothing, same = layer(x[:, :0], state=state, return_state=True)
+    assert nothing.shape == (2, 0, 16)
+    assert_close(layer(x[:, 7:], state=same)[0], expected[:, 7:], rtol=RTOL)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_methods_agree(name: str) -> None:
     x = draw()
@@ -140,23 +150,17 @@ def test_the_method_is_the_one_asked_for() -> None:
 def test_grouped_heads_are_shared_heads(name: str) -> None:
     """Query heads 2g and 2g+1 read key/value head g: the same as two key/value heads with equal weights."""
     grouped, full, x = make(name), make(name, num_kv_heads=4), draw()
-    full.query.weight.data = grouped.query.weight.data
+    query, key, value = grouped.projection.weight.data.split(grouped.widths)
+    shared = (each.unflatten(0, (2, -1)).repeat_interleave(2, dim=0).flatten(0, 1) for each in (key, value))
+    full.projection.weight.data = torch.cat([query, *shared])
     full.output.weight.data = grouped.output.weight.data
-    for each, width in (("key", 6), ("value", 5)):
-        shared = getattr(grouped, each).weight.data.unflatten(0, (2, width))
-        getattr(full, each).weight.data = shared.repeat_interleave(2, dim=0).flatten(0, 1)
     assert_close(grouped(x)[0], full(x)[0], rtol=RTOL)
 
 
 def test_widths() -> None:
     layer = AttentionLayer("softmax", model_dim=12, num_heads=3, num_kv_heads=1, key_dim=8, value_dim=5)
     shapes = {key: tuple(each.shape) for key, each in layer.named_parameters()}
-    assert shapes == {
-        "query.weight": (24, 12),
-        "key.weight": (8, 12),
-        "value.weight": (5, 12),
-        "output.weight": (12, 15),
-    }
+    assert shapes == {"projection.weight": (24 + 8 + 5, 12), "output.weight": (12, 15)}
     default = AttentionLayer("softmax", model_dim=12, num_heads=3)
     assert (default.key_dim, default.value_dim, default.num_kv_heads) == (4, 4, 3)
 
@@ -172,8 +176,7 @@ def test_learned_parts() -> None:
 
 def test_convolution_covers_query_key_and_value() -> None:
     layer = AttentionLayer(recipe("softmax").with_layer(convolution=3), model_dim=12, num_heads=3, num_kv_heads=1)
-    assert layer.convolution.in_channels == 12 + 4 + 4
-    assert layer.convolution.kernel_size == (3,)
+    assert layer.convolution.weight.shape == (3, 12 + 4 + 4)
 
 
 def test_without_positions_the_past_is_a_set() -> None:
@@ -246,5 +249,5 @@ def test_initialize_reaches_what_a_layer_owns() -> None:
         largest = float(each.detach().abs().max())
         assert largest <= 1 / math.sqrt(3)
         assert largest > 0.9 / math.sqrt(3)
-    assert float(layer.query.weight.detach().abs().max()) <= 0.25
+    assert float(layer.projection.weight.detach().abs().max()) <= 0.25
     assert_same(layer.length_logit, torch.full((4,), 0.5, dtype=torch.float64))

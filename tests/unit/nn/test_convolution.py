@@ -33,7 +33,7 @@ def test_definition(width: int) -> None:
         expected = convolution.bias.expand(2, 5)
         for j in range(width):
             if t - width + 1 + j >= 0:
-                expected = expected + convolution.weight[:, 0, j] * x[:, t - width + 1 + j]
+                expected = expected + convolution.weight[j] * x[:, t - width + 1 + j]
         assert_close(y[:, t], expected, rtol=RTOL, what=f"t={t}")
 
 
@@ -49,6 +49,14 @@ def test_continuing_equals_the_whole(width: int, cuts: list[int]) -> None:
     whole, whole_past = convolution(x)
     assert_close(torch.cat(parts, 1), whole, rtol=RTOL)
     assert_same(past, whole_past)
+
+
+def test_no_time_at_all() -> None:
+    convolution, x = make(3), draw(7)
+    _, past = convolution(x)
+    nothing, same = convolution(x[:, :0], past)
+    assert nothing.shape == (2, 0, 5)
+    assert_same(same, past)
 
 
 def test_the_future_does_not_matter() -> None:

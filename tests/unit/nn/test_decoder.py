@@ -166,9 +166,9 @@ def linear_like(model: nn.Module) -> list[tuple[str, nn.Module]]:
 def test_default_weights_are_uniform_in_one_over_root_fan_in() -> None:
     attention = recipe("softmax").with_layer(convolution=3)
     model = DecoderLM(config(attention, model_dim=64, key_dim=None), seed=0)
-    assert len(linear_like(model)) == 2 * 8 + 1
+    assert len(linear_like(model)) == 2 * 6 + 1
     for name, module in linear_like(model):
-        fan_in = 3 if isinstance(module, ShortConvolution) else module.in_features
+        fan_in = module.width if isinstance(module, ShortConvolution) else module.in_features
         for parameter in map(Tensor.detach, module.parameters()):
             bound, size = 1 / math.sqrt(fan_in), parameter.numel()
             assert float(parameter.abs().max()) <= bound, name
