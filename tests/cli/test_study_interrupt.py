@@ -37,7 +37,7 @@ COMMAND = ("tiny.yaml", "--out", "out", "--seed", "40")
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, list[str]]:
-    """Ctrl-C as a terminal sends it, to the command and its workers; how many arms it says are stored, and how to go on."""
+    """Ctrl-C as a terminal sends it, to the workers too; how many arms are said to be stored, and how to go on."""
     kill_group(process, signal.SIGINT)
     finished = finish(process)
     assert finished.code == 1

@@ -130,7 +130,7 @@ def test_keys_hidden_from_every_query_by_a_pair_mask_may_hold_anything(mechanism
     key_mask = torch.tensor(PATTERNS["interior"])
     hidden = ~key_mask[:, None, :, None]
     pair_mask = key_mask[:, None, None].expand(-1, 6, LENGTH, -1).clone()
-    pair_mask[:, :, 0, 3] |= ~key_mask[:, None, 3]  # allowed by the mask alone, and forbidden by causality
+    pair_mask[:, :, 0, 7] = True  # allowed by the mask alone, and forbidden by causality
 
     def run(content: float, mask: Tensor) -> list[Tensor]:
         q, k, v = (each.detach().clone().requires_grad_() for each in clean.qkv)

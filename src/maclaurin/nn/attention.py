@@ -22,12 +22,12 @@ class LayerState:
     Args:
         attention: the mechanism's state.
         convolution: last inputs of the short convolution, or None without one.
-        position: number of tokens seen, for rotary positions.
+        position: int64 ``[B]``, number of tokens seen that were not padding, for rotary positions.
     """
 
     attention: State
     convolution: Tensor | None
-    position: int
+    position: Tensor
 
 
 class AttentionLayer(nn.Module):
@@ -124,9 +124,9 @@ class AttentionLayer(nn.Module):
                 flat.split(self.widths, dim=-1), (self.num_heads, self.num_kv_heads, self.num_kv_heads), strict=True
             )
         )
-        position = 0 if state is None else state.position
+        position, seen = _positions(x_BTD, mask, state)
         if self.recipe.layer.rotary:
-            query, key = (rotate(each, first_position=position) for each in (query, key))
+            query, key = (rotate(each, position=position) for each in (query, key))
         result = attend(
             self.mechanism,
             query,
@@ -143,7 +143,14 @@ class AttentionLayer(nn.Module):
         out = self.output(result.output.transpose(1, 2).flatten(2))
         if result.state is None:
             return out, None
-        return out, LayerState(result.state, past, position + x_BTD.shape[1])
+        return out, LayerState(result.state, past, seen)
+
+
+def _positions(x_BTD: Tensor, mask: Tensor | None, state: LayerState | None) -> tuple[Tensor, Tensor]:
+    """(position of every token ``[B, T]``, number of tokens seen after them ``[B]``); padding does not count."""
+    counted = x_BTD.new_ones(x_BTD.shape[:2], dtype=torch.int64) if mask is None else mask.to(torch.int64)
+    before = counted.new_zeros(len(counted)) if state is None else state.position
+    return (before[:, None] + counted.cumsum(-1) - 1).clamp(min=0), before + counted.sum(-1)
 
 
 def _recipe(value: Recipe | str) -> Recipe:

@@ -83,15 +83,26 @@ def open_pool(workers: int) -> Iterator[Pool]:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Ctrl-C waits until the block is over, and processes that are started in it inherit that they do not hear it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    """Ctrl-C waits until the block is over, and processes that are started in it inherit that they do not hear it.
+
+    The mask is for them; here the signal may still arrive by way of another thread, and is noted.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = threading.current_thread() is threading.main_thread() and handler is not None
+    noted: list[int] = []
+    if is_ours:
+        signal.signal(signal.SIGINT, lambda number, frame: noted.append(number))
+    has_masks = hasattr(signal, "pthread_sigmask")  # not on Windows
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if has_masks else set()
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if has_masks:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if is_ours:
+            signal.signal(signal.SIGINT, handler)
+        if noted:
+            signal.raise_signal(signal.SIGINT)
 
 
 _report: Callable[[tuple[str, int]], None] | None = None

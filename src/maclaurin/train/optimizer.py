@@ -25,7 +25,7 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
     >>> config = TrainConfig(steps=101, batch_size=1, learning_rate=1.0, warmup_steps=1)
     >>> [round(learning_rate(step, config), 3) for step in (0, 51, 100)]
-    [1.0, 0.488, 0.0]
+    [1.0, 0.492, 0.0]
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

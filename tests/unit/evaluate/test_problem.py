@@ -153,6 +153,20 @@ def test_hidden_keys_and_values_are_zeros_after_the_map() -> None:
             assert torch.equal(each.any(-1), keys[:, None].expand(2, 3, 7))
 
 
+def test_only_what_stands_on_a_pad_loses_what_is_not_finite() -> None:
+    """A NaN anywhere else is the caller's, and stays to be seen."""
+    keys = torch.tensor([[False, True, True], [True, False, True]])
+    q, k, v = qkv((2, 6, 5, 4), (2, 3, 3, 4), (2, 3, 3, 8))
+    q[..., 0] = float("nan")
+    q[..., 1] = 7.0
+    stays = torch.tensor([[True, True, False, True, True], [True, True, True, False, True]])  # query t on key t - 2
+    query = posed(q, k, v, mask=keys).query.flatten(1, 2)
+    assert torch.equal(query[..., 0].isnan(), stays[:, None].expand(2, 6, 5))
+    assert bool((query[..., 1] == 7.0).all())
+    assert bool(posed(q, k, v, mask=keys, is_causal=False).query[..., 0].isnan().all())  # stand on no key
+    assert bool(posed(q, k, v).query[..., 0].isnan().all())
+
+
 # ------------------------------------------------------------------------------------------------- scale
 
 

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from laws.compare import assert_close, assert_same
 from maclaurin import CATALOGUE, AttentionLayer, Recipe, recipe
-from maclaurin.algebra import Cosine, Identity
 from maclaurin.errors import ConfigError, GrammarError, MethodError, ShapeError, StateError
 from maclaurin.nn import LayerState, initialize
 
@@ -58,24 +57,8 @@ def test_every_recipe_runs_and_learns(name: str) -> None:
         assert float(parameter.grad.abs().max()) > 0, key
 
 
-def sides() -> list[object]:
-    """(name, side) for every member. Rotary positions count padding, and only maps that commute with a rotation turn
-    a common shift of positions into nothing."""
-    shifted = pytest.mark.xfail(strict=True, reason="rotary positions count the padding on the left")
-    return [
-        pytest.param(name, side, id=f"{name}-{side}", marks=shifted if side == "left" and is_absolute(name) else ())
-        for name in NAMES
-        for side in ("left", "right")
-    ]
-
-
-def is_absolute(name: str) -> bool:
-    """Whether rotary positions come before a map that does not commute with rotations."""
-    each = recipe(name)
-    return each.layer.rotary and not isinstance(each.mechanism.similarity.map, (Identity, Cosine))
-
-
-@pytest.mark.parametrize(("name", "side"), sides())
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("width", [0, 3])
 def test_padding_changes_nothing(name: str, side: str, width: int) -> None:
     layer, x, pads = make(with_and_without_convolution(name, width)), draw(), 4
@@ -115,7 +98,7 @@ def test_a_state_continues_exactly(name: str, width: int) -> None:
     for start, stop in zip([0, *cuts], [*cuts, LENGTH], strict=True):
         part, state = layer(x[:, start:stop], state=state, return_state=True)
         assert isinstance(state, LayerState)
-        assert state.position == stop
+        assert state.position.tolist() == [stop, stop]
         parts.append(part)
     actual = torch.cat(parts, 1)
     assert_close(actual, expected, rtol=RTOL)

@@ -18,6 +18,11 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+def rotate_from(first: int, x: Tensor) -> Tensor:
+    """Rotate from a position other than zero."""
+    return rotate(x, position=torch.arange(first, first + x.shape[-2]))
+
+
 def test_position_zero_is_left_alone() -> None:
     x = draw(2, 3, 5, 8)
     assert_same(rotate(x)[:, :, 0], x[:, :, 0])
@@ -36,14 +41,14 @@ def test_pairs_turn_as_complex_numbers() -> None:
 @pytest.mark.parametrize("first_position", [0, 1, FAR])
 def test_norms_stay(first_position: int) -> None:
     x = draw(2, 3, 11, 8)
-    assert_close(rotate(x, first_position=first_position).norm(dim=-1), x.norm(dim=-1), rtol=1e-14)
+    assert_close(rotate_from(first_position, x).norm(dim=-1), x.norm(dim=-1), rtol=1e-14)
 
 
 @pytest.mark.parametrize("shift", [1, 17, FAR])
 def test_a_common_shift_changes_no_inner_product(shift: int) -> None:
     query, key = draw(2, 3, 11, 8), draw(2, 3, 11, 8, seed=1)
     here = rotate(query) @ rotate(key).transpose(-1, -2)
-    there = rotate(query, first_position=shift) @ rotate(key, first_position=shift).transpose(-1, -2)
+    there = rotate_from(shift, query) @ rotate_from(shift, key).transpose(-1, -2)
     assert_close(there, here, rtol=RTOL)
 
 
@@ -58,16 +63,16 @@ def test_inner_products_depend_on_the_distance_alone() -> None:
 
 def test_a_part_is_rotated_from_where_it_starts() -> None:
     x = draw(2, 3, 11, 8)
-    assert_same(rotate(x[:, :, 4:], first_position=4), rotate(x)[:, :, 4:])
+    assert_same(rotate_from(4, x[:, :, 4:]), rotate(x)[:, :, 4:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_is_rotated_in_float32(dtype: torch.dtype) -> None:
     x = draw(1, 2, 9, 8).to(dtype)
-    rotated = rotate(x, first_position=300)
-    assert_same(rotated, rotate(x.float(), first_position=300).to(dtype))
+    rotated = rotate_from(300, x)
+    assert_same(rotated, rotate_from(300, x.float()).to(dtype))
     # float32 angles of 300 radians: 300 * 6e-8 = 2e-5; the dtype's own rounding comes on top
-    exact = rotate(x.double(), first_position=300)
+    exact = rotate_from(300, x.double())
     assert_close(rotated, exact, rtol=2e-5 + torch.finfo(dtype).eps)
 
 
@@ -75,3 +80,10 @@ def test_base_sets_the_slowest_turn() -> None:
     x = draw(1, 1, 2, 4)
     assert_same(rotate(x, base=10.0)[..., 0], rotate(x)[..., 0])
     assert not torch.equal(rotate(x, base=10.0)[..., 1], rotate(x)[..., 1])
+
+
+def test_rows_may_stand_at_positions_of_their_own() -> None:
+    x = draw(2, 3, 5, 8)
+    position = torch.stack([torch.arange(5), torch.arange(7, 12)])
+    assert_same(rotate(x, position=position)[0], rotate(x)[0])
+    assert_same(rotate(x, position=position)[1], rotate_from(7, x)[1])

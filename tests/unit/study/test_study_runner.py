@@ -153,25 +153,22 @@ def stored(folder: Path) -> dict[str, ArmResult]:
         return {each.arm.mechanism: each for each in store.results()}
 
 
-def values(folder: Path) -> dict[str, float]:
-    return {name: each.measurements[0].value for name, each in stored(folder).items()}
-
-
 def began(folder: Path) -> list[str]:
-    return sorted((folder / "began").read_text().split("\n")[:-1])
+    file = folder / "began"
+    return sorted(file.read_text().split("\n")[:-1]) if file.exists() else []
 
 
 def test_every_arm_once_and_none_at_the_next_call(tmp_path: Path) -> None:
     acts = ("work", "slow", "first kill once")
-    for folder in (tmp_path, tmp_path / "one"):
-        folder.mkdir(exist_ok=True)
-        (folder / "first kill once").touch()
+    (tmp_path / "first kill once").touch()
     outcome, diary = drill(tmp_path, *acts)
     assert outcome.failures == {}
     assert diary.started == (4 * STEPS, 0, 3)
     assert diary.steps == 4 * STEPS
     assert sorted(diary.finished) == sorted(stored(tmp_path)) == began(tmp_path) == sorted(acts)
     assert began(tmp_path)[0] == "first kill once"
+    values = [stored(tmp_path)[name].measurements[0].value for name in acts]
+    assert values == [random.Random(seed).random() for seed in range(3)]  # each its own, wherever it ran
     assert all(each.seconds > 0 for each in stored(tmp_path).values())
     assert stored(tmp_path)["slow"].seconds >= 1.5
     assert stored(tmp_path)["slow"].notes == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -180,9 +177,6 @@ def test_every_arm_once_and_none_at_the_next_call(tmp_path: Path) -> None:
     assert (outcome.failures, diary.started, diary.finished) == ({}, (0, 3, 3), [])
     assert began(tmp_path) == sorted(acts)
     assert multiprocessing.active_children() == []
-
-    drill(tmp_path / "one", *acts, num_workers=1)  # as many workers as arms, or one: the same numbers
-    assert values(tmp_path / "one") == values(tmp_path)
 
 
 def test_failing_arms_are_told_with_their_reasons_and_tried_again_at_the_next_call(tmp_path: Path) -> None:
@@ -203,7 +197,7 @@ def test_failing_arms_are_told_with_their_reasons_and_tried_again_at_the_next_ca
 
     for name in bad[:3]:
         (tmp_path / name).touch()
-    outcome, diary = drill(tmp_path, *bad, "work", "slow")
+    outcome, diary = drill(tmp_path, *bad, "work", "slow", num_workers=1)
     assert diary.started == (5 * STEPS, 2, 7)
     assert sorted(diary.finished) == ["exit", "raise", "raise odd"]
     assert sorted(diary.failed) == ["nothing", "twice"]
@@ -212,16 +206,16 @@ def test_failing_arms_are_told_with_their_reasons_and_tried_again_at_the_next_ca
 
 def test_a_killed_worker_takes_no_arm_with_it(tmp_path: Path) -> None:
     """One arm loses its worker once, one always: the first gets through, the second is told, the others never know."""
-    acts = ("first kill", "first kill once", "work", "slow", "raise")
+    acts = ("first kill", "first kill once", "work", "raise")
     outcome, diary = drill(tmp_path, *acts)
-    assert sorted(diary.finished) == sorted(stored(tmp_path)) == ["first kill once", "slow", "work"]
+    assert sorted(diary.finished) == sorted(stored(tmp_path)) == ["first kill once", "work"]
     assert diary.failed == {
         "first kill": "its worker process was ended from outside (out of memory?), twice",
         "raise": "ValueError: no luck",
     }
     assert sorted(outcome.failures.values()) == sorted(diary.failed.values())
     assert "first kill" in diary.retried
-    assert set(diary.retried) <= {"first kill", "first kill once", "work", "slow"}  # what had begun beside it
+    assert set(diary.retried) <= {"first kill", "first kill once", "work"}  # what had begun beside it
     assert began(tmp_path).count("first kill") == 2
     assert diary.steps == diary.started[0]
 
@@ -236,7 +230,8 @@ def test_workers_that_do_not_come_up_are_tried_twice_and_told(tmp_path: Path, mo
     monkeypatch.setattr(workers, "_start", die)
     outcome, diary = drill(tmp_path, "work", "slow", num_workers=1)
     assert set(diary.failed) == {"work", "slow"}
-    assert all("before an arm began" in reason for reason in outcome.failures.values())
+    assert all(reason.endswith("(out of memory?), before an arm began") for reason in outcome.failures.values())
+    assert began(tmp_path) == []
     assert stored(tmp_path) == {}
 
 

@@ -56,7 +56,7 @@ def test_decay_is_for_matrices_only_and_every_parameter_is_in_one_group() -> Non
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.3, 0.0)
     assert (decayed["betas"], plain["betas"]) == ((0.7, 0.8), (0.7, 0.8))
     assert in_decayed | in_plain == set(names.values()) - {"blocks.0.mlp.up.weight"}
-    assert {"embedding.weight", "head.weight", "blocks.1.attention.query.weight"} <= in_decayed
+    assert {"embedding.weight", "head.weight", "blocks.1.attention.projection.weight"} <= in_decayed
     assert in_plain == {name for name in names.values() if name.endswith(("norm.weight", "norm_weight"))}
 
 
