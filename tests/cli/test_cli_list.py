@@ -60,6 +60,7 @@ def test_a_pipe_gets_plain_aligned_lines() -> None:
         assert row[summaries:] == recipe.summary
         assert row[summaries - 2 : summaries] == "  "
         assert row.split()[1] == str(recipe.mechanism)
+        assert (row.split()[3] == "-") is not recipe.mechanism.is_finite_state
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -67,7 +68,8 @@ def test_a_terminal_gets_what_fits(columns: int) -> None:
     code, lines = on_a_terminal("list", columns=columns)
     plain = [CONTROL.sub("", line).rstrip() for line in lines]
     assert code == 0
-    assert plain != lines  # the heading is bold
+    codes = {"\033[1m", "\033[0m"} if columns == 160 else {"\033[1m", "\033[0m", "\033[2m"}
+    assert set(CONTROL.findall("".join(lines))) == codes  # a bold heading, dim notes, nothing else
     assert max(map(len, plain)) <= columns
     assert plain[-1] == "'maclaurin show NAME' explains one of them."
     body = plain[1:-1]

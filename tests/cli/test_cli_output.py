@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from maclaurin.cli.output import Column, byte_size, decimal, integer, print_fields, print_json, print_table
@@ -24,6 +26,28 @@ def test_table_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
 def test_table_without_rows(capsys: pytest.CaptureFixture[str]) -> None:
     print_table([Column("name"), Column("n", is_number=True)], [])
     assert capsys.readouterr().out == "name  n\n"
+
+
+def test_notes_go_beneath_on_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("NO_COLOR", "1")
+    columns = [Column("name"), Column("n", is_number=True), Column("note", is_note=True)]
+    print_table(
+        columns, [("first", "1,000", "a word or two"), ("second", "2", ""), ("third", "3", "more of it than fits")]
+    )
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        "name        n",
+        "first   1,000",
+        "        a word or two",
+        "second      2",
+        "third       3",
+        "        more of it than",
+        "        fits",
+    ]
 
 
 def test_fields_continue_and_separate(capsys: pytest.CaptureFixture[str]) -> None:

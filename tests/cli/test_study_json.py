@@ -133,8 +133,17 @@ def test_without_json_a_person_reads_a_table_the_verdicts_and_the_reports_path(
     assert "\033" not in finished.out
 
 
-def test_results_of_an_older_text_are_kept_and_no_longer_shown(again: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_of_an_older_text_are_kept_and_no_longer_shown(
+    again: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only the arms of the text that is there now are planned; those of another are in the store, not in the report."""
+    reported: dict[str, Any] = {}
+
+    def write(path: Path, **given: Any) -> Path:
+        reported.update(given)
+        return path
+
+    monkeypatch.setattr("maclaurin.report.write_report", write)
     with (again / "text.txt").open("a", encoding="utf-8") as file:
         file.write("One line more.\n")
     finished = here(capsys, ["study", "tiny.yaml", "--json", "--workers", "1"])
@@ -142,4 +151,9 @@ def test_results_of_an_older_text_are_kept_and_no_longer_shown(again: Path, caps
     assert f"{NUM_ARMS} arms, {NUM_ARMS - 2} stored already" in finished.err
     language = [row for row in finished.answer["results"] if row["metric"] == "bits_per_byte"]
     assert [(row["mechanism"], row["n"]) for row in language] == [("softmax", 1), ("taylor-2", 1)]
+    assert {name: len(curves) for name, curves in reported["curves"]["language"].items()} == {
+        "softmax": 1,
+        "taylor-2": 1,
+    }
+    assert len(reported["environment"]) == 2  # both starts
     check_store(again / "maclaurin-runs" / "tiny", num_arms=NUM_ARMS + 2)

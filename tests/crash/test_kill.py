@@ -5,7 +5,6 @@ Run: pytest tests/crash/test_kill.py
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import time
@@ -18,9 +17,9 @@ from tiny.launch import (
     check_store,
     finish,
     group_is_gone,
-    kill_group,
     prepare,
     run,
+    send,
     start,
     stored,
     undisturbed,
@@ -45,10 +44,7 @@ def test_kills_lose_nothing_and_change_nothing(tmp_path: Path, tmp_path_factory:
         process = start(tmp_path, "tiny.yaml", "--out", "out")
         wait_until(lambda least=num_arms: (out / "results.sqlite").exists() and stored(out) >= least, process)
         time.sleep(rng.uniform(0, 0.1))
-        if is_whole_group:
-            kill_group(process, signal.SIGKILL)
-        else:
-            os.kill(process.pid, signal.SIGKILL)
+        send(signal.SIGKILL, process, to_workers=is_whole_group)
         assert group_is_gone(process.pid), "a worker outlives the command"
         assert "Traceback" not in finish(process).err
         check_store(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -143,6 +144,10 @@ def _alive(group: int) -> list[int]:
     return found
 
 
-def kill_group(process: subprocess.Popen[str], sent: signal.Signals) -> None:
-    """Send a signal to a run and all its workers, as a terminal or a machine's end does."""
-    os.killpg(process.pid, sent)
+def send(sent: signal.Signals, process: subprocess.Popen[str], *, to_workers: bool = True) -> None:
+    """Send a signal to a run and its workers, as a terminal or a machine's end does, or to the run alone."""
+    with contextlib.suppress(ProcessLookupError):  # it has just ended
+        if to_workers:
+            os.killpg(process.pid, sent)
+        else:
+            os.kill(process.pid, sent)

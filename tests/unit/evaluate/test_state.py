@@ -72,6 +72,22 @@ def test_the_reference_is_the_first_visible_key_and_waits_for_one() -> None:
     assert torch.equal(later.count, torch.tensor([[7.0] * 3, [4.0] * 3], dtype=torch.float64))
 
 
+@pytest.mark.parametrize("text", ["taylor:2@mean/sum", "taylor:2:clamp=5@mean/sum"])  # moments, and a cache
+def test_the_key_sum_is_over_visible_keys(text: str) -> None:
+    visible = torch.tensor([[True, False, True, False, True]] * 2)
+    state = empty(text).absorb(KEY, VALUE, visible)
+    assert_close(state.key_sum, KEY[:, :, ::2].sum(2), rtol=1e-14)
+
+
+@pytest.mark.parametrize("text", ["taylor:2/sum", "taylor:2@mean/l2", "power:3/l2"])
+def test_keys_that_are_not_visible_change_nothing(text: str) -> None:
+    visible = torch.tensor([[True, False, True, False, True]] * 2)
+    masked = empty(text).absorb(KEY, VALUE, visible)
+    alone = empty(text).absorb(KEY[:, :, ::2], VALUE[:, :, ::2], None)
+    for one, other in zip(masked.tensors(), alone.tensors(), strict=True):
+        assert_close(one, other, rtol=1e-14)
+
+
 def test_a_cache_keeps_keys_and_values_as_they_are() -> None:
     visible = torch.tensor([[True, False, True, True, True], [True] * 5])
     state = empty("exp/sum").absorb(KEY, VALUE, visible).absorb(KEY, VALUE, None)

@@ -76,6 +76,18 @@ def test_padding_changes_nothing(name: str, side: str, width: int) -> None:
         assert_close(gradient, wanted[key], rtol=RTOL, what=key)
 
 
+@pytest.mark.parametrize(("side", "width"), [("left", 0), ("left", 3), ("right", 0)])
+@pytest.mark.parametrize("name", ["softmax", "linear-elu", "taylor-2-centered"])
+def test_a_padded_prompt_continues_like_the_prompt(name: str, side: str, width: int) -> None:
+    layer, x, pad = make(with_and_without_convolution(name, width)), draw(), torch.zeros(2, 4, 16, dtype=torch.float64)
+    prompt, more = x[:, :9], x[:, 9:]
+    is_real = torch.arange(13).expand(2, 13)
+    padded, mask = ([pad, prompt], is_real >= 4) if side == "left" else ([prompt, pad], is_real < 9)
+    _, state = layer(torch.cat(padded, 1), mask=mask, return_state=True)
+    assert state.position.tolist() == [9, 9]
+    assert_close(layer(more, state=state)[0], layer(x)[0][:, 9:], rtol=RTOL)
+
+
 def test_rows_of_a_batch_may_be_padded_differently() -> None:
     layer, x = make("taylor-2-centered"), draw()
     mask = torch.ones(2, LENGTH, dtype=torch.bool)
@@ -167,6 +179,12 @@ def test_without_positions_the_past_is_a_set() -> None:
     free, placed = make(recipe("softmax").with_layer(rotary=False)), make("softmax")
     assert_close(free(x[:, order])[0][:, 4:], free(x)[0][:, 4:], rtol=RTOL)
     assert float((placed(x[:, order])[0] - placed(x)[0])[:, 4:].detach().abs().max()) > 1e-4
+
+
+def test_the_first_token_stands_at_zero() -> None:
+    """Where rotations change nothing; a map that does not commute with them would tell."""
+    one = recipe("elu1/none")
+    assert_close(make(one)(draw(1))[0], make(one.with_layer(rotary=False))(draw(1))[0], rtol=RTOL)
 
 
 @pytest.mark.parametrize("width", [0, 3])

@@ -14,7 +14,7 @@ import pytest
 
 from maclaurin.errors import DataError
 from maclaurin.store import ArmResult
-from maclaurin.study.language import LanguageSection
+from maclaurin.study.language import LanguageSection, _windows
 from maclaurin.tasks import Corpus
 from maclaurin.train import TrainConfig
 from tiny.launch import TINY
@@ -73,6 +73,18 @@ def test_every_mechanism_trains_on_the_same_windows(tmp_path: Path, monkeypatch:
     assert len(seen) == 6
     assert seen[:3] == seen[3:]
     assert len(set(seen)) == 3
+
+
+def test_a_seed_is_that_of_the_weights_and_of_the_windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = section(mechanisms=("softmax",), num_seeds=2)
+    windows = []
+    for seed in (0, 1):
+        batch = next(_windows(Corpus.open(TEXT, tmp_path), seed, 2, 16))
+        windows.append(batch.tokens.tobytes())
+    assert windows[0] != windows[1]
+    monkeypatch.setattr("maclaurin.study.language._windows", lambda corpus, seed, *sizes: _windows(corpus, 0, *sizes))
+    first, second = run_all(chosen, tmp_path)
+    assert first.curves != second.curves
 
 
 def test_bits_are_nats_over_log_two_of_the_held_out_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,7 +68,9 @@ def test_what_an_arm_gives(results: list[ArmResult]) -> None:
     assert [each.metric for each in results[2].measurements][-1] == "break_even_tokens"
 
 
-def test_every_mechanism_sees_the_sequences_of_its_seed_and_the_test_is_shared(monkeypatch) -> None:
+def test_every_mechanism_sees_the_sequences_of_its_seed_and_the_test_is_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: dict[tuple[str, int], list[bytes]] = {}
     current: list[tuple[str, int]] = []
     real_sample = MQAR.sample
@@ -96,6 +98,13 @@ def test_a_run_depends_on_its_seed_alone(results: list[ArmResult]) -> None:
         (each.measurements, each.curves) for each in results
     ]
     assert results[0].curves != results[1].curves
+
+
+def test_a_seed_is_that_of_the_weights_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real_batches = MQAR.batches
+    monkeypatch.setattr(MQAR, "batches", lambda self, seed, batch_size: real_batches(self, 0, batch_size))
+    first, second = run_all(section(mechanisms=("softmax",)))
+    assert first.curves != second.curves
 
 
 def test_the_convolution_stands_where_positions_would() -> None:

@@ -12,6 +12,7 @@ import pytest
 from maclaurin.store import ArmResult
 from maclaurin.study import summarize, wilson_interval
 from maclaurin.study.separation import SeparationSection
+from maclaurin.theory.noise import auc_interval
 from tiny.rows import row
 
 SECTION = SeparationSection(spikes=(0.3, 3.0), num_draws=50, noisy_lengths=(100, 6400), noisy_draws=400)
@@ -56,18 +57,28 @@ def test_a_rate_lies_where_theory_says(rows) -> None:
             assert each.value == pytest.approx(predicted, abs=4 * (max(predicted * (1 - predicted), 0.002) / 50) ** 0.5)
 
 
+def test_a_network_that_fires_without_a_spike_is_a_false_alarm(rows) -> None:
+    for unit in ("softmax", "linear"):
+        for size in ("0.30", "3.00"):
+            assert rows[unit, f"self-attention a={size}", "false_alarm_rate"].value <= 0.1
+
+
 def test_noise_leaves_softmax_and_takes_the_linear_unit(rows) -> None:
     assert rows["softmax", "noisy n=6400", "auc"].interval[0] > 0.95
     assert rows["linear", "noisy n=6400", "auc"].interval[1] < rows["linear", "noisy n=100", "auc"].value
+    linear = rows["linear", "noisy n=100", "auc"]
+    assert linear.interval == auc_interval(linear.value, 400, 400)
     for key in (("softmax", "noisy n=100", "d_prime"), ("linear", "noisy n=100", "d_prime")):
         assert rows[key].interval[0] < rows[key].value < rows[key].interval[1]
         assert rows[key].n == 400
 
 
 def test_a_run_depends_on_its_seed_alone() -> None:
-    first, second, other = run_all(SECTION), run_all(SECTION), run_all(SECTION, seed=1)
-    assert [each.measurements for each in first] == [each.measurements for each in second]
-    assert [each.measurements for each in first] != [each.measurements for each in other]
+    section = SECTION.model_copy(update={"spikes": (0.5,)})  # where the rate is neither 0 nor 1
+    first, second, other = ([each.measurements for each in run_all(section, seed)] for seed in (0, 0, 1))
+    assert first == second
+    assert first[0] != other[0]
+    assert first[2:] != other[2:]
 
 
 def test_a_label_says_the_whole_size() -> None:

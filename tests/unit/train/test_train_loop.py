@@ -105,6 +105,13 @@ def test_each_step_is_that_of_the_rate_and_the_clipped_gradient() -> None:
     torch.testing.assert_close(model.head.weight, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_the_rate_of_every_step_is_the_schedules() -> None:
+    """The last step's rate is zero: of two steps only the first moves anything."""
+    (one, _), (two, _) = train(steps=1), train(steps=2)
+    assert same_weights(one, two)
+    assert not same_weights(one, train(steps=3)[0])
+
+
 def test_it_stops_at_the_first_recorded_loss_that_is_not_finite() -> None:
     taken = 0
 
@@ -178,9 +185,11 @@ def test_accuracy_is_that_of_a_plain_loop_over_sequences(batch_size: int) -> Non
     assert task_accuracy(model, batch, batch_size=batch_size) == pytest.approx(np.mean(shares), rel=1e-12)
 
 
-def test_scoring_changes_nothing_and_leaves_no_gradient() -> None:
+def test_scoring_changes_nothing_and_builds_no_graph() -> None:
     model, untouched = make_model(), make_model()
+    model.norm.register_forward_hook(lambda module, given, output: built.append(output.requires_grad))
+    built: list[bool] = []
     task_accuracy(model, draw(3))
     mean_loss_nats(model, islice(TASK.batches(0, 4), 2))
     assert same_weights(model, untouched)
-    assert all(each.grad is None for each in model.parameters())
+    assert built == [False] * 3
