@@ -115,7 +115,7 @@ def _build(cls: type[Any], options: list[str], whole: str, *, also: tuple[str, .
 def _positional_value(field: dataclasses.Field[Any], word: str, whole: str) -> Any:
     if field.type == "int":
         try:
-            return int(word)
+            return int(_plain(word))
         except ValueError:
             raise GrammarError(
                 f"{whole!r} gives {word!r} as the {field.name}, which must be a whole number such as 2."
@@ -123,8 +123,15 @@ def _positional_value(field: dataclasses.Field[Any], word: str, whole: str) -> A
     return tuple(_number(each, whole) for each in word.split(","))
 
 
+def _plain(word: str) -> str:
+    """The word, unless it is a number only by Python's leave: 1_000, or with spaces around it."""
+    if "_" in word or word != word.strip():
+        raise ValueError(word)
+    return word
+
+
 def _number(word: str, whole: str) -> float:
     try:
-        return float(word)
+        return float(_plain(word))
     except ValueError:
         raise GrammarError(f"{whole!r} gives {word!r} where a number belongs, such as 5 or 1e-4.") from None

@@ -66,8 +66,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Non
     print(header)
     for line, row in zip(lines, rows, strict=True):
         print(line)
-        if row[-1]:
-            console.print(Padding(Text(row[-1], style="dim"), (0, 0, 0, indent), expand=False))
+        console.print(Padding(Text(row[-1], style="dim"), (0, 0, 0, indent), expand=False))
 
 
 def print_fields(groups: Iterable[Sequence[tuple[str, str]]]) -> None:

@@ -103,7 +103,7 @@ def attend(
         DtypeError: mixed dtypes or devices.
         MaskError: a mask that is not bool or has another shape.
         StateError: a state of another mechanism, shape or dtype.
-        ConfigError: a learned tensor that the normalizer does not read, or lacks.
+        ConfigError: a scale that is not finite; a learned tensor that the normalizer does not read, or lacks.
         MethodError: a method that does not exist or cannot serve; those that can are named.
 
     Example:

@@ -6,6 +6,7 @@ mapped key, V value dim.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -184,6 +185,10 @@ def _scale(mechanism: Mechanism, scale: float | None, key_dim: int) -> float:
     if scale is None:
         return similarity.map.default_scale(key_dim)
     scale = float(scale)
+    if not math.isfinite(scale):
+        raise ConfigError(
+            f"attend: scale={scale} is not a finite number.\n  Leave it out for the default, or give one."
+        )
     normalizer = mechanism.normalizer
     if normalizer.needs_nonnegative and not similarity.sign_survives(scale, cancels_sign=normalizer.cancels_sign):
         raise MechanismError(

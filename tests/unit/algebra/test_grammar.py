@@ -135,6 +135,8 @@ def test_printing_is_canonical(written: str, canonical: str) -> None:
         ("power/sum", r"leaves out the exponent of 'power'"),
         ("taylor:two/sum", r"gives 'two' as the order, which must be a whole number such as 2"),
         ("taylor:2.5/sum", r"gives '2\.5' as the order, which must be a whole number"),
+        ("taylor:2_0/sum", r"gives '2_0' as the order, which must be a whole number"),
+        ("exp:clamp=1_0/sum", r"gives '1_0' where a number belongs"),
         ("poly:1,x/sum", r"gives 'x' where a number belongs"),
         ("poly:/sum", r"gives '' where a number belongs"),
         ("exp:clamp=five/sum", r"gives 'five' where a number belongs, such as 5 or 1e-4"),

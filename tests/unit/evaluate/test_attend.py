@@ -142,6 +142,13 @@ def test_diagnostics_leave_out_what_is_not_visible_and_include_the_state() -> No
     assert both.min_denominator == pytest.approx(2 * alone.min_denominator)
 
 
+def test_the_largest_logit_is_of_pairs_that_causality_allows() -> None:
+    query, key = torch.eye(2)[None, None], torch.tensor([[0.5, 1.0], [9.0, 0.0]])[None, None]  # only x[0, 1] is 9
+    for is_causal, largest in ((True, 1.0), (False, 9.0)):
+        found = attend("exp/sum", query, key, key, scale=1.0, is_causal=is_causal, return_diagnostics=True).diagnostics
+        assert found.max_logit == largest
+
+
 def test_diagnostics_without_a_denominator_or_without_a_key() -> None:
     found = attend("exp/l2", Q, K, V, return_diagnostics=True).diagnostics
     assert math.isnan(found.min_denominator)

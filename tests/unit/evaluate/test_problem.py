@@ -292,3 +292,9 @@ def test_the_initial_state_is_the_one_given_or_an_empty_one() -> None:
     made = posed(text="taylor:2@mean/sum").initial_state()
     assert made.layout == given.layout
     assert not made.count.any()
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), float("-inf")])
+def test_a_scale_is_a_number(scale: float) -> None:
+    with pytest.raises(ConfigError, match=r"scale=-?(nan|inf) is not a finite number"):
+        posed(scale=scale)

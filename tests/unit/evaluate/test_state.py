@@ -72,6 +72,19 @@ def test_the_reference_is_the_first_visible_key_and_waits_for_one() -> None:
     assert torch.equal(later.count, torch.tensor([[7.0] * 3, [4.0] * 3], dtype=torch.float64))
 
 
+def test_a_first_key_of_zeros_is_a_reference_like_any_other() -> None:
+    """Zeros mean "none yet" only before the first key."""
+    key = torch.cat([torch.zeros_like(KEY[:, :, :1]), KEY], 2)
+    value = torch.cat([VALUE[:, :, :1], VALUE], 2)
+    whole = empty("taylor:2@mean/sum").absorb(key, value, None)
+    state = empty("taylor:2@mean/sum")
+    for s in range(6):
+        state = state.absorb(key[:, :, s : s + 1], value[:, :, s : s + 1], None)
+    assert not state.key_reference.any()
+    for one, other in zip(state.tensors(), whole.tensors(), strict=True):
+        assert_close(one, other, rtol=1e-13)
+
+
 @pytest.mark.parametrize("text", ["taylor:2@mean/sum", "taylor:2:clamp=5@mean/sum"])  # moments, and a cache
 def test_the_key_sum_is_over_visible_keys(text: str) -> None:
     visible = torch.tensor([[True, False, True, False, True]] * 2)

@@ -51,8 +51,9 @@ def test_the_built_in_study_is_complete() -> None:
     assert study.recall.mechanisms == ("softmax", "exp-l2", "taylor-4", "taylor-2", "linear-elu")
 
 
-def test_a_seed_given_replaces_the_studys_own_and_makes_another_study() -> None:
+def test_a_seed_given_replaces_the_studys_own_and_makes_another_study(tmp_path: Path) -> None:
     assert load("quickstart", seed=7).seed == 7
+    assert load(changed(tmp_path, "seed", 3), seed=0).seed == 0
     assert load("quickstart", seed=0).record() == load("quickstart").record()
     assert load("quickstart", seed=7).record().digest != load("quickstart").record().digest
 

@@ -81,7 +81,8 @@ def test_what_comes_close_is_named_with_its_cost_and_nothing_else_is() -> None:
     rows += [row("recall", "taylor-4", "mqar", name, [value]) for name, value in
              (("state_bytes", 12345.0), ("break_even_tokens", 321.0))]  # fmt: skip
     rows += [row("recall", "exp-l2", "mqar", "state_bytes", [99.0])]  # grows: no break-even length
-    rows += [row("orders", "taylor-4", "t", "state_bytes", [7.0])]  # of another section
+    others = [row("orders", "taylor-4", "t", name, [7.0]) for name in ("state_bytes", "break_even_tokens")]
+    rows = others + rows  # those of another section, first
     assert answer(rows).sentence.endswith(
         " Within 0.02 of softmax on this task: exp-l2, taylor-4 (taylor-4 in 12,345 bytes per head, as much as 321 "
         "cached tokens)."
