@@ -1,4 +1,7 @@
-"""Draw the figures of the documentation from a study's store.   Run: python docs/figures.py maclaurin-runs/quickstart"""
+"""Draw the figures of the documentation from a study's store.
+
+Run: python docs/figures.py maclaurin-runs/quickstart
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ def main(folder: Path) -> None:
         study = Study.model_validate(store.study.config)
         rows, _ = summarize(study.arms(folder), store.results())
     svg = to_svg(order_figure(row for row in rows if row.section == "orders"), label="Error against Taylor order")
-    white = svg.replace("currentColor", "#1a1a1a").replace("<g ", '<rect width="100%" height="100%" fill="white"/><g ', 1)
+    ground = '<rect width="100%" height="100%" fill="white"/><g '
+    white = svg.replace("currentColor", "#1a1a1a").replace("<g ", ground, 1)
     FIGURES.mkdir(exist_ok=True)
     (FIGURES / "orders.svg").write_text(white, encoding="utf-8")
     print(FIGURES / "orders.svg")

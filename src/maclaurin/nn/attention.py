@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from maclaurin.algebra import Features, Mechanism, Recipe, recipe
-from maclaurin.errors import ConfigError, ShapeError
+from maclaurin.errors import ConfigError, DtypeError, MaskError, ShapeError, StateError
 from maclaurin.evaluate import State, attend
 from maclaurin.nn.convolution import ShortConvolution
 from maclaurin.nn.rotary import rotate
@@ -66,12 +66,15 @@ class AttentionLayer(nn.Module):
         method: str = "auto",
     ) -> None:
         super().__init__()
-        self.recipe = _recipe(recipe)
+        self.recipe = as_recipe(recipe)
         self.num_heads, self.num_kv_heads = num_heads, num_heads if num_kv_heads is None else num_kv_heads
         _check_heads(model_dim, num_heads, self.num_kv_heads, divide=key_dim is None or value_dim is None)
         self.key_dim = model_dim // num_heads if key_dim is None else key_dim
         self.value_dim = model_dim // num_heads if value_dim is None else value_dim
         self.method = method
+        for name in ("key_dim", "value_dim"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"AttentionLayer: {name}={getattr(self, name)} must be at least 1.")
         _check_rotary(self.recipe, self.key_dim)
         self.widths = (num_heads * self.key_dim, self.num_kv_heads * self.key_dim, self.num_kv_heads * self.value_dim)
         self.projection = nn.Linear(model_dim, sum(self.widths), bias=False)  # query, key and value in one product
@@ -107,17 +110,17 @@ class AttentionLayer(nn.Module):
 
         Raises:
             ShapeError: another width than ``model_dim``.
+            DtypeError: another dtype than the weights'.
+            MaskError: a mask that is not bool ``[B, T]``.
+            StateError: a state of another batch, or of a layer with another convolution.
         """
-        if x_BTD.ndim != 3 or x_BTD.shape[-1] != self.projection.in_features:
-            raise ShapeError(
-                f"AttentionLayer: the input has shape {tuple(x_BTD.shape)}, not [B, T, {self.projection.in_features}]."
-            )
+        self._check_inputs(x_BTD, mask, state)
         if mask is not None:
             x_BTD = x_BTD.masked_fill(~mask[..., None], 0.0)
         flat = self.projection(x_BTD)
         past = None
         if self.convolution is not None:
-            flat, past = self.convolution(flat, None if state is None else state.convolution)
+            flat, past = self.convolution(flat, None if state is None else state.convolution, mask)
         query, key, value = (
             each.unflatten(-1, (heads, -1)).transpose(1, 2)
             for each, heads in zip(
@@ -145,6 +148,30 @@ class AttentionLayer(nn.Module):
             return out, None
         return out, LayerState(result.state, past, seen)
 
+    def _check_inputs(self, x_BTD: Tensor, mask: Tensor | None, state: LayerState | None) -> None:
+        width, dtype = self.projection.in_features, self.projection.weight.dtype
+        if x_BTD.ndim != 3 or x_BTD.shape[-1] != width:
+            raise ShapeError(f"AttentionLayer: the input has shape {tuple(x_BTD.shape)}, not [B, T, {width}].")
+        if x_BTD.dtype != dtype and not torch.is_autocast_enabled(x_BTD.device.type):
+            raise DtypeError(
+                f"AttentionLayer: the input is {x_BTD.dtype}, the weights are {dtype}. Convert one of them."
+            )
+        batch, length = x_BTD.shape[:2]
+        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) != (batch, length)):
+            raise MaskError(
+                f"AttentionLayer: the mask is {mask.dtype} {tuple(mask.shape)}.\n"
+                f"  Give bool [B, T] = {(batch, length)}, False on padding."
+            )
+        if state is None:
+            return
+        taps = None if self.convolution is None else (batch, self.convolution.width - 1, sum(self.widths))
+        found = None if state.convolution is None else tuple(state.convolution.shape)
+        if len(state.position) != batch or found != taps:
+            raise StateError(
+                f"AttentionLayer: the state is of {len(state.position)} sequences with convolution inputs {found}, the "
+                f"call of {batch} with {taps}.\n  Continue with what this layer returned for the same sequences."
+            )
+
 
 def _positions(x_BTD: Tensor, mask: Tensor | None, state: LayerState | None) -> tuple[Tensor, Tensor]:
     """(position of every token ``[B, T]``, number of tokens seen after them ``[B]``); padding does not count."""
@@ -153,8 +180,15 @@ def _positions(x_BTD: Tensor, mask: Tensor | None, state: LayerState | None) -> 
     return (before[:, None] + counted.cumsum(-1) - 1).clamp(min=0), before + counted.sum(-1)
 
 
-def _recipe(value: Recipe | str) -> Recipe:
-    return value if isinstance(value, Recipe) else recipe(value)
+def as_recipe(value: Recipe | str) -> Recipe:
+    """A recipe given as itself, or as a catalogue name or text."""
+    if isinstance(value, Recipe):
+        return value
+    if isinstance(value, str):
+        return recipe(value)
+    raise ConfigError(
+        f"{value!r} was given as a recipe.\n  Give a Recipe, a catalogue name, or a mechanism's text such as exp/sum."
+    )
 
 
 def _check_heads(model_dim: int, num_heads: int, num_kv_heads: int, *, divide: bool) -> None:

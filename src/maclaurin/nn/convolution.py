@@ -27,12 +27,13 @@ class ShortConvolution(nn.Module):
         """Number of taps; each output reads as many inputs."""
         return self.weight.shape[0]
 
-    def forward(self, x_BTD: Tensor, past: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x_BTD: Tensor, past: Tensor | None = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Convolve, continuing after ``past``.
 
         Args:
-            x_BTD: ``[B, T, channels]``.
+            x_BTD: ``[B, T, channels]``, zero on padding.
             past: the last ``width - 1`` inputs ``[B, width - 1, channels]``, or None for zeros.
+            mask: bool ``[B, T]``, False on padding, which the new past then leaves out.
 
         Returns:
             ``(y [B, T, channels], the new past)``.
@@ -44,4 +45,8 @@ class ShortConvolution(nn.Module):
         out = self.bias
         for tap in range(self.width):
             out = torch.addcmul(out, whole[:, tap : tap + length], self.weight[tap])
+        if mask is not None:  # padding first, tokens last, each in their order
+            kept = torch.cat([mask.new_ones(len(mask), keep), mask], dim=1)
+            order = kept.to(torch.int8).argsort(dim=1, stable=True)
+            whole = whole.gather(1, order[..., None].expand_as(whole))
         return out, whole[:, whole.shape[1] - keep :]

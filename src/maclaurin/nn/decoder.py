@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from maclaurin.algebra import Recipe, recipe
-from maclaurin.errors import ConfigError, ShapeError
-from maclaurin.nn.attention import AttentionLayer, LayerState, initialize
+from maclaurin.algebra import Recipe
+from maclaurin.errors import ConfigError, DtypeError, ShapeError, StateError
+from maclaurin.nn.attention import AttentionLayer, LayerState, as_recipe, initialize
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class DecoderConfig:
         for name in ("vocab_size", "model_dim", "num_layers", "num_heads"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"DecoderConfig: {name}={getattr(self, name)} must be at least 1.")
+        if (self.mlp_dim is not None and self.mlp_dim < 1) or (self.init_std is not None and not self.init_std > 0):
+            raise ConfigError(
+                f"DecoderConfig: mlp_dim={self.mlp_dim}, init_std={self.init_std}.\n"
+                "  mlp_dim must be at least 1 and init_std above 0; leave them out for the defaults."
+            )
+        if isinstance(self.recipe, list):
+            object.__setattr__(self, "recipe", tuple(self.recipe))
         if isinstance(self.recipe, tuple) and len(self.recipe) != self.num_layers:
             raise ConfigError(
                 f"DecoderConfig: {len(self.recipe)} recipes for {self.num_layers} layers.\n"
@@ -58,7 +65,7 @@ class DecoderConfig:
     def recipes(self) -> tuple[Recipe, ...]:
         """The recipe of each layer."""
         given = self.recipe if isinstance(self.recipe, tuple) else (self.recipe,) * self.num_layers
-        return tuple(each if isinstance(each, Recipe) else recipe(each) for each in given)
+        return tuple(as_recipe(each) for each in given)
 
 
 class SwiGLU(nn.Module):
@@ -90,7 +97,7 @@ class Block(nn.Module):
             value_dim=config.value_dim,
         )
         self.mlp_norm = nn.RMSNorm(dim, eps=1e-5)
-        self.mlp = SwiGLU(dim, config.mlp_dim or -(-8 * dim // 3 // 8) * 8)
+        self.mlp = SwiGLU(dim, -(-8 * dim // 3 // 8) * 8 if config.mlp_dim is None else config.mlp_dim)
 
     def forward(
         self, x: Tensor, *, mask: Tensor | None, state: LayerState | None, return_state: bool
@@ -118,10 +125,11 @@ class DecoderLM(nn.Module):
     def __init__(self, config: DecoderConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
-        self.blocks = nn.ModuleList(Block(config, each) for each in config.recipes)
-        self.norm = nn.RMSNorm(config.model_dim, eps=1e-5)
-        self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
+        with torch.random.fork_rng(devices=[]):  # modules draw weights as they are made; these are drawn again below
+            self.embedding = nn.Embedding(config.vocab_size, config.model_dim)
+            self.blocks = nn.ModuleList(Block(config, each) for each in config.recipes)
+            self.norm = nn.RMSNorm(config.model_dim, eps=1e-5)
+            self.head = nn.Linear(config.model_dim, config.vocab_size, bias=False)
         initialize(self, generator=torch.Generator().manual_seed(seed), init_std=config.init_std)
 
     @property
@@ -148,9 +156,19 @@ class DecoderLM(nn.Module):
 
         Raises:
             ShapeError: tokens that are not ``[B, T]``.
+            DtypeError: tokens that are not integers.
+            StateError: another number of states than layers.
         """
         if tokens_BT.ndim != 2:
             raise ShapeError(f"DecoderLM: tokens have shape {tuple(tokens_BT.shape)}; they must be [B, T].")
+        if tokens_BT.dtype not in (torch.int64, torch.int32):
+            raise DtypeError(
+                f"DecoderLM: tokens are {tokens_BT.dtype}; they must be int64 ids below the vocabulary size."
+            )
+        if states is not None and len(states) != len(self.blocks):
+            raise StateError(
+                f"DecoderLM: {len(states)} states were given for {len(self.blocks)} layers; give one for each."
+            )
         x = self.embedding(tokens_BT)
         new_states: list[LayerState] = []
         for index, block in enumerate(self.blocks):
@@ -187,7 +205,7 @@ class DecoderLM(nn.Module):
             ConfigError: an empty prompt, a negative temperature, or a temperature without a generator.
             MethodError: ``use_state`` with a mechanism whose state cannot serve (use ``use_state=False``).
         """
-        if tokens_BT.shape[-1] < 1 or temperature < 0 or (temperature > 0 and generator is None):
+        if tokens_BT.shape[-1] < 1 or not temperature >= 0 or (temperature > 0 and generator is None):
             raise ConfigError(
                 f"generate: prompt length {tokens_BT.shape[-1]}, temperature {temperature:g}, generator {generator}.\n"
                 "  The prompt needs a token, the temperature must be >= 0, and drawing needs an explicit generator."

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from laws.compare import assert_close, assert_same
 from maclaurin import CATALOGUE, AttentionLayer, Recipe, recipe
-from maclaurin.errors import ConfigError, GrammarError, MethodError, ShapeError, StateError
+from maclaurin.errors import ConfigError, DtypeError, GrammarError, MaskError, MethodError, ShapeError, StateError
 from maclaurin.nn import LayerState, initialize
 
 NAMES = list(CATALOGUE)
@@ -252,3 +252,57 @@ def test_initialize_reaches_what_a_layer_owns() -> None:
         assert largest > 0.9 / math.sqrt(3)
     assert float(layer.projection.weight.detach().abs().max()) <= 0.25
     assert_same(layer.length_logit, torch.full((4,), 0.5, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(2, LENGTH), torch.ones(2, LENGTH, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)]
+)
+def test_other_masks_are_refused(mask: Tensor) -> None:
+    with pytest.raises(MaskError, match=r"Give bool \[B, T\] = \(2, \d+\), False on padding"):
+        make("softmax")(draw(), mask=mask)
+
+
+def test_another_dtype_is_refused() -> None:
+    with pytest.raises(DtypeError, match=r"the input is torch\.float32, the weights are torch\.float64"):
+        make("softmax")(draw().float())
+
+
+@pytest.mark.parametrize(("mine", "theirs"), [(3, 0), (0, 3), (3, 2)])
+def test_a_state_of_another_convolution_is_refused(mine: int, theirs: int) -> None:
+    _, state = make(with_and_without_convolution("softmax", theirs))(draw(), return_state=True)
+    with pytest.raises(StateError, match="Continue with what this layer returned"):
+        make(with_and_without_convolution("softmax", mine))(draw(), state=state)
+
+
+def test_a_state_of_another_batch_is_refused() -> None:
+    layer, x = make("softmax"), draw()
+    _, state = layer(x[:1], return_state=True)
+    with pytest.raises(StateError, match="the state is of 1 sequences"):
+        layer(x, state=state)
+
+
+@pytest.mark.parametrize("wrong", [["softmax"], 3, recipe("softmax").mechanism])
+def test_a_recipe_is_a_recipe_or_a_name(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="was given as a recipe"):
+        make(wrong)
+
+
+@pytest.mark.parametrize("width", ["key_dim", "value_dim"])
+def test_widths_are_positive(width: str) -> None:
+    with pytest.raises(ConfigError, match=f"{width}=-2 must be at least 1"):
+        AttentionLayer("softmax", model_dim=16, num_heads=4, **{"key_dim": 4, "value_dim": 4, width: -2})
+
+
+@pytest.mark.parametrize("name", ["softmax", "taylor-2", "linear-elu"])
+def test_a_padded_prompt_continues_as_if_it_were_not(name: str) -> None:
+    layer, x = make(with_and_without_convolution(name, 3)), draw()
+    cut, pads = 5, 4
+    rubbish = torch.full((2, pads, 16), torch.nan, dtype=x.dtype)
+    mask = torch.cat([torch.ones(2, cut, dtype=torch.bool), torch.zeros(2, pads, dtype=torch.bool)], 1)
+    expected = layer(x)[0][:, cut:]
+    for padded, shown in (
+        (torch.cat([x[:, :cut], rubbish], 1), mask),
+        (torch.cat([rubbish, x[:, :cut]], 1), mask.flip(1)),
+    ):
+        _, state = layer(padded, mask=shown, return_state=True)
+        assert_close(layer(x[:, cut:], state=state)[0], expected, rtol=RTOL)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from laws.compare import assert_close, assert_same
 from maclaurin import CATALOGUE, DecoderConfig, DecoderLM, recipe
-from maclaurin.errors import ConfigError, MethodError, ShapeError
+from maclaurin.errors import ConfigError, DtypeError, MethodError, ShapeError, StateError
 from maclaurin.evaluate import MAX_MOMENT_ORDER
 from maclaurin.nn import ShortConvolution
 
@@ -221,3 +221,27 @@ def test_recipes_per_layer() -> None:
 def test_sizes_are_at_least_one(size: str) -> None:
     with pytest.raises(ConfigError, match=f"{size}=0 must be at least 1"):
         config(**{size: 0})
+
+
+@pytest.mark.parametrize("wrong", [{"mlp_dim": 0}, {"init_std": -0.1}, {"init_std": math.nan}])
+def test_the_other_sizes_have_ranges_too(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=r"mlp_dim must be at least 1 and init_std above 0"):
+        config(**wrong)
+
+
+def test_tokens_are_integers_and_states_one_per_layer() -> None:
+    model = DecoderLM(config())
+    tokens = torch.zeros(1, 3, dtype=torch.int64)
+    with pytest.raises(DtypeError, match=r"tokens are torch\.float32"):
+        model(tokens.float())
+    _, states = model.encode(tokens, return_state=True)
+    with pytest.raises(StateError, match="1 states were given for 2 layers"):
+        model.encode(tokens, states=states[:1])
+
+
+def test_building_a_model_leaves_the_global_generator_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    DecoderLM(config())
+    assert_same(torch.rand(3), expected)

