@@ -123,8 +123,15 @@ class RecallSection(Section):
             f"{seeds(best.n)} at one learning rate and one size (T = {self.task.length}, {self.task.num_pairs} pairs, "
             f"width {self.model_dim}, {self.training.steps} steps). Recall is often solved or not, so few seeds give "
             "wide intervals; neighbors in the list are undecided unless their intervals part, and the gap is that of "
-            "the two ends, picked after the fact.",
+            f"the two ends, picked after the fact.{_without_width(ordered)}",
         )
+
+
+def _without_width(rows: Sequence[ResultRow]) -> str:
+    """What an interval that is a point does not say, where there is one."""
+    if all(row.interval is None or row.interval[0] < row.interval[1] for row in rows):
+        return ""
+    return " Where an interval has no width these seeds agree; that is no proof that others would."
 
 
 def _recipe(mechanism: str, convolution: int) -> Recipe:

@@ -155,6 +155,13 @@ def test_a_gap_that_is_not_shown() -> None:
     assert found.sentence.endswith(": not told from zero.")
 
 
+def test_an_interval_without_width_is_not_sold_as_certainty() -> None:
+    agreeing = verdict({"softmax": [1.0, 1.0, 1.0], "linear-elu": [0.5, 0.6, 0.7]})
+    assert "that is no proof that others would" in agreeing.sureness
+    differing = verdict({"softmax": [1.0, 0.9, 1.0], "linear-elu": [0.5, 0.6, 0.7]})
+    assert "no proof" not in differing.sureness
+
+
 def test_one_seed_shows_nothing() -> None:
     found = verdict({"softmax": [1.0], "linear-elu": [0.5]})
     assert found.sentence.endswith("is 0.50; 1 seed cannot tell it from zero.")

@@ -1,0 +1,47 @@
+"""The README's example runs as written, and the names and files it lists exist.
+
+Run: pytest tests/unit/test_readme.py -q
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from maclaurin import CATALOGUE, mechanism
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    assert len(code.strip().splitlines()) == 8
+    exec(compile(code, "README.md", "exec"), {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["taylor-2", "taylor-4", "elu1/sum"]
+    assert "2,601 numbers per head" in lines[0]
+
+
+def test_every_member_stands_in_the_table_with_its_text() -> None:
+    rows = [line for line in README.splitlines() if line.startswith("| `")]
+    for name, recipe in CATALOGUE.items():
+        assert any(f"`{name}`" in row and f"`{recipe.mechanism}`" in row for row in rows), name
+
+
+def test_texts_in_the_prose_are_legal_or_said_to_be_refused() -> None:
+    for text in re.findall(r"maclaurin show '?([a-z][^'\s`]+)'?`", README):
+        mechanism(text)
+
+
+def test_every_room_has_a_caption() -> None:
+    rooms = {each.name for each in (ROOT / "src/maclaurin").iterdir() if (each / "__init__.py").exists()}
+    captioned = set(re.findall(r"[├└]─ (\w+)/ ", README))
+    assert rooms == captioned
+
+
+def test_links_lead_to_files() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (ROOT / target).exists(), target
