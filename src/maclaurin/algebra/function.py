@@ -72,7 +72,7 @@ class Exp(Function):
         masked = torch.where(visible, logits, -math.inf)
         log_scale = _row_max(masked.detach())
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
-        # 2**(x log2 e) is exp(x) to a rounding of x; some builds' exp is a hundred times slower where it underflows
+        # 2**(x log2 e) is exp(x) to a rounding of x; some builds' exp is ten times slower where it underflows
         return torch.exp2((masked - log_scale[..., None]) * _LOG2_E), log_scale
 
     def positivity(self, *, nonnegative_logits: bool) -> Positivity:

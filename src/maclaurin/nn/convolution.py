@@ -9,7 +9,7 @@ from torch import Tensor, nn
 class ShortConvolution(nn.Module):
     """Depthwise causal convolution: y_t = bias + sum_j weight_j * x_{t - width + 1 + j}.
 
-    A sum of shifted products: for a few taps that is faster than a general convolution, and it needs no transposes.
+    Written as a sum of shifted products: for a few taps as fast as a general convolution, without its transposes.
 
     Args:
         channels: number of channels.
