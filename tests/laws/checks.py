@@ -107,17 +107,16 @@ def magnitudes(mechanism: Mechanism, inputs: Inputs, *, is_causal: bool) -> tupl
 def well_conditioned_rows(mechanism: Mechanism, inputs: Inputs, *, is_causal: bool) -> Tensor:
     """``[B, H, T, 1]``, 1 where the output is no quotient by a nearly vanishing sum.
 
-    For signed weights that is |Z| >= 1e-3 sum |w|. A power of nearly orthogonal vectors is itself a nearly vanishing
-    sum of monomials: there, Z >= 1e-3 sum (scale |q| |k|)^p.
+    For signed weights that is |Z| >= 1e-3 sum |w|; weights of one sign are compared on every row. An odd power of
+    nearly orthogonal vectors is besides a nearly vanishing sum of monomials: there, |Z| >= 1e-3 sum (scale |q| |k|)^p.
     """
     function = mechanism.similarity.function
-    is_power = isinstance(function, Power) and function.exponent > 1
-    if not mechanism.normalizer.uses_denominator or not (is_signed_sum(mechanism) or is_power):
+    if not is_signed_sum(mechanism):
         return torch.ones_like(inputs.query[..., :1])
     _, denominator = accumulate(mechanism, inputs, whole("parallel"), is_causal=is_causal)
     assert denominator is not None
     _, size = magnitudes(mechanism, inputs, is_causal=is_causal)
-    if is_power:
+    if isinstance(function, Power) and function.exponent > 1:
         problem = problem_of(mechanism, inputs, is_causal=is_causal)
         lengths = problem.query.norm(dim=-1)[..., None] * problem.key.norm(dim=-1)[:, :, None, None]
         size = ((problem.scale * lengths) ** function.exponent * problem.visible).sum(-1)

@@ -79,9 +79,7 @@ def _arms(declared: Study, folder: Path) -> list[Arm]:
     The folder is not this study's until that has gone well: a corpus that cannot be read is mended in the study's file,
     which makes it another study. A folder that already is another's is refused before anything is written to it.
     """
-    from maclaurin.store import Store
-    from maclaurin.store.database import DATABASE_NAME
-    from maclaurin.store.files import make_folder
+    from maclaurin.store import DATABASE_NAME, Store, make_folder
 
     make_folder(folder)
     if (folder / DATABASE_NAME).exists():

@@ -10,8 +10,8 @@
 - ``files``: atomic writing, and storage failures said in one line
 """
 
-from maclaurin.store.database import Store
-from maclaurin.store.files import write_atomically
+from maclaurin.store.database import DATABASE_NAME, Store
+from maclaurin.store.files import make_folder, write_atomically
 from maclaurin.store.metrics import Metric, metric
 from maclaurin.store.records import (
     Arm,
@@ -25,6 +25,7 @@ from maclaurin.store.records import (
 )
 
 __all__ = [
+    "DATABASE_NAME",
     "Arm",
     "ArmResult",
     "Curve",
@@ -35,6 +36,7 @@ __all__ = [
     "Store",
     "StudyRecord",
     "Verdict",
+    "make_folder",
     "metric",
     "write_atomically",
 ]

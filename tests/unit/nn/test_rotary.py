@@ -84,6 +84,7 @@ def test_base_sets_the_slowest_turn() -> None:
 
 def test_rows_may_stand_at_positions_of_their_own() -> None:
     x = draw(2, 3, 5, 8)
-    position = torch.stack([torch.arange(5), torch.arange(7, 12)])
-    assert_same(rotate(x, position=position)[0], rotate(x)[0])
-    assert_same(rotate(x, position=position)[1], rotate_from(7, x)[1])
+    rotated = rotate(x, position=torch.stack([torch.arange(5), torch.arange(7, 12)]))
+    assert_same(rotated[0], rotate(x)[0])
+    after_seven = torch.cat([draw(2, 3, 7, 8, seed=1), x], dim=2)
+    assert_same(rotated[1], rotate(after_seven)[1, :, 7:])
