@@ -1,15 +1,26 @@
-"""What attention is: similarity x normalizer, every member a composition. Holds no tensors, knows no algorithm."""
+"""What attention is: similarity x normalizer x gates, every member a composition. Holds no tensors, knows no algorithm."""
 
 from maclaurin.algebra.accumulator import Accumulator
 from maclaurin.algebra.catalogue import CATALOGUE, LayerOptions, Recipe, mechanism, recipe
 from maclaurin.algebra.direction import unit
-from maclaurin.algebra.feature_map import CallableMap, Cosine, Elu1, ExpMap, Features, Identity, Relu
+from maclaurin.algebra.feature_map import CallableMap, Cosine, Elu1, ExpMap, FeatureMap, Features, Identity, Relu
 from maclaurin.algebra.function import Exp, Polynomial, Positivity, Power, Series, Taylor
+from maclaurin.algebra.gate import Decay, Gates, OutputGate, ValueGate, log_decay_after, pairwise_log_decay
 from maclaurin.algebra.grammar import parse, text
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.monomials import monomials, num_monomials, shifted_moments, symmetric_product
-from maclaurin.algebra.normalizer import L2, RMS, Layer, Length, NormalizerInputs, Sum, Unnormalized
+from maclaurin.algebra.normalizer import (
+    L2,
+    RMS,
+    CumulativeGate,
+    Layer,
+    Length,
+    NormalizerInputs,
+    Sum,
+    Unnormalized,
+)
 from maclaurin.algebra.similarity import Similarity
+from maclaurin.algebra.window import Window
 
 __all__ = [
     "CATALOGUE",
@@ -18,16 +29,21 @@ __all__ = [
     "Accumulator",
     "CallableMap",
     "Cosine",
+    "CumulativeGate",
+    "Decay",
     "Elu1",
     "Exp",
     "ExpMap",
+    "FeatureMap",
     "Features",
+    "Gates",
     "Identity",
     "Layer",
     "LayerOptions",
     "Length",
     "Mechanism",
     "NormalizerInputs",
+    "OutputGate",
     "Polynomial",
     "Positivity",
     "Power",
@@ -38,9 +54,13 @@ __all__ = [
     "Sum",
     "Taylor",
     "Unnormalized",
+    "ValueGate",
+    "Window",
+    "log_decay_after",
     "mechanism",
     "monomials",
     "num_monomials",
+    "pairwise_log_decay",
     "parse",
     "recipe",
     "shifted_moments",

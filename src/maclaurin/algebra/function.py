@@ -44,12 +44,13 @@ class Function:
         """kappa(x) as text."""
         raise AssertionError("a function defines its formula")
 
-    def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        """``kappa(logits)`` as ``(weights [..., T, S], log_scale [..., T])``, zero where not visible.
+    def weigh(self, logits: Tensor, visible: Tensor, log_decay: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """``kappa(logits) * exp(log_decay)`` as ``(weights [..., T, S], log_scale [..., T])``, zero where not visible.
 
         Args:
             logits: ``[..., T, S]``.
             visible: bool, broadcastable to ``[..., T, S]``.
+            log_decay: broadcastable to ``[..., T, S]``; None for none.
         """
         raise AssertionError("a function defines weigh")
 
@@ -68,8 +69,8 @@ class Exp(Function):
     def formula(self) -> str:
         return "exp(x)"
 
-    def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-        masked = torch.where(visible, logits, -math.inf)
+    def weigh(self, logits: Tensor, visible: Tensor, log_decay: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        masked = torch.where(visible, logits if log_decay is None else logits + log_decay, -math.inf)
         log_scale = _row_max(masked.detach())
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
         # 2**(x log2 e) is exp(x) to a rounding of x; some builds' exp is ten times slower where it underflows
@@ -98,7 +99,7 @@ class Series(Function):
         """The powers with a coefficient that is not zero."""
         return tuple(n for n, a in enumerate(self.series) if a != 0)
 
-    def weigh(self, logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    def weigh(self, logits: Tensor, visible: Tensor, log_decay: Tensor | None = None) -> tuple[Tensor, Tensor]:
         masked = torch.where(visible, logits, 0.0)
         radius = _row_max(masked.detach().abs())
         radius = radius.masked_fill(radius == 0, 1.0)
@@ -113,7 +114,8 @@ class Series(Function):
         weights = coefficient(self.degree).expand_as(u)
         for n in range(self.degree - 1, -1, -1):  # Horner in u = x / radius, |u| <= 1, coefficients <= 1
             weights = torch.addcmul(coefficient(n), weights, u) if n in log_terms else weights * u
-        return weights * visible.to(weights.dtype), log_scale
+        weights = weights * visible.to(weights.dtype)
+        return weights if log_decay is None else weights * torch.exp(log_decay), log_scale
 
     def shifted(self, center: Tensor, power: int) -> Tensor:
         r"""Coefficient of x^m in kappa(x - c): sum_{n>=m} a_n C(n, m) (-c)^{n-m}, as a tensor like ``center``."""

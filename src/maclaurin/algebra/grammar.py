@@ -1,11 +1,12 @@
-"""The text of a mechanism, read and printed: ``[map ">"] function {":" option} ["@mean"] "/" normalizer {":" option}``.
+"""The text of a mechanism, read and printed: similarity, normalizer, parts.
 
-Options are joined by ``:`` as ``key=value`` or a flag, numbers inside one option by ``,``. A map alone means
+``[map ">"] function {":" option} ["@mean"] "/" normalizer {":" option} {"+" part {":" option}}``, where a part is one
+of ``valuegate``, ``decay``, ``outgate``, ``outgate:after`` and ``window:W:S``. Options are joined by ``:`` as ``key=value`` or a flag, numbers inside one option by ``,``. A map alone means
 ``map>power:1``. Printing gives one canonical text and omits defaults: ``parse(str(m)) == m`` for every mechanism
 that has a text.
 
-The words are those of the tables in ``feature_map``, ``function`` and ``normalizer``; their options are the fields of
-the classes. A new member is legal here by standing in its table.
+The words are those of the tables in ``feature_map``, ``function``, ``normalizer`` and of ``PARTS``; their options are
+the fields of the classes. A new member is legal here by standing in its table.
 """
 
 from __future__ import annotations
@@ -16,11 +17,16 @@ from typing import Any
 
 from maclaurin.algebra.feature_map import MAPS
 from maclaurin.algebra.function import FUNCTIONS
+from maclaurin.algebra.gate import Decay, Gates, OutputGate, ValueGate
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.normalizer import NORMALIZERS
 from maclaurin.algebra.similarity import Similarity
 from maclaurin.algebra.text import option_name
+from maclaurin.algebra.window import Window
 from maclaurin.errors import GrammarError, nearest
+
+#: What may follow the normalizer.
+PARTS: dict[str, type[Any]] = {each.name: each for each in (ValueGate, Decay, OutputGate, Window)}
 
 
 def parse(text: str) -> Mechanism:
@@ -40,15 +46,15 @@ def parse(text: str) -> Mechanism:
             f"{text!r} asks for a mechanism, but is not of the form similarity/normalizer.\n"
             "  Write for instance exp/sum, taylor:2@mean/sum or elu1/sum; 'maclaurin list' names the catalogue."
         )
-    last, *extra = parts[1].split("+")
-    if extra:
-        raise GrammarError(
-            f"{text!r} asks for the part {extra[0]!r}, and the grammar has no parts after the normalizer."
-        )
     similarity = _parse_similarity(parts[0], text)
-    word, *options = last.split(":")
-    normalizer = _build(_lookup(word, NORMALIZERS, "normalizer", text), options, text)
-    return Mechanism(similarity, normalizer)
+    last, *extra = parts[1].split("+")
+    normalizer = _member(last, NORMALIZERS, "normalizer", text)
+    found = [_member(each, PARTS, "part", text) for each in extra]
+    for name in (each.name for each in found):
+        if sum(each.name == name for each in found) > 1:
+            raise GrammarError(f"{text!r} gives the part {name!r} twice.")
+    window = next((each for each in found if isinstance(each, Window)), None)
+    return Mechanism(similarity, normalizer, Gates.of(found), window)
 
 
 def text(mechanism: Mechanism) -> str:
@@ -67,7 +73,7 @@ def _parse_similarity(words: str, whole: str) -> Similarity:
     head, arrow, tail = body.partition(">")
     if not arrow:
         head, tail = ("identity", body) if body.split(":")[0] not in MAPS else (body, "power:1")
-    feature_map = _build(_lookup(head.split(":")[0], MAPS, "map", whole), head.split(":")[1:], whole)
+    feature_map = _member(head, MAPS, "map", whole)
     word, *options = tail.split(":")
     names = FUNCTIONS if arrow else {**FUNCTIONS, **MAPS}
     function_class = _lookup(word, names, "function", whole)
@@ -77,6 +83,12 @@ def _parse_similarity(words: str, whole: str) -> Similarity:
     function = _build(function_class, [each for each in options if each not in clamps], whole, also=("clamp",))
     clamp = _number(clamps[0].removeprefix("clamp="), whole) if clamps else None
     return Similarity(function, feature_map, clamp=clamp, is_centered=bool(at))
+
+
+def _member(words: str, table: Mapping[str, type[Any]], kind: str, whole: str) -> Any:
+    """An instance from ``name {":" option}``."""
+    word, *options = words.split(":")
+    return _build(_lookup(word, table, kind, whole), options, whole)
 
 
 def _lookup(word: str, table: Mapping[str, type[Any]], kind: str, whole: str) -> type[Any]:
@@ -89,16 +101,22 @@ def _build(cls: type[Any], options: list[str], whole: str, *, also: tuple[str, .
     """An instance of a member class from its options; its dataclass fields say which are legal."""
     positional = [each for each in dataclasses.fields(cls) if each.metadata.get("positional")]
     keyed = {option_name(each): each for each in dataclasses.fields(cls) if each not in positional}
+    opposites = {each.metadata["opposite"]: each for each in keyed.values() if "opposite" in each.metadata}
     values: dict[str, Any] = {}
     for field in positional:
+        if not options and field.default is not dataclasses.MISSING:
+            break
         if not options or "=" in options[0]:
             raise GrammarError(f"{whole!r} leaves out the {field.name} of {cls.name!r}: write {cls.name}:2.")
         values[field.name] = _positional_value(field, options[0], whole)
         options = options[1:]
     for option in options:
         key, equals, number = option.partition("=")
+        if key in opposites and not equals and opposites[key].name not in values:
+            values[opposites[key].name] = False
+            continue
         if key not in keyed:
-            legal = [*keyed, *also]
+            legal = [*keyed, *opposites, *also]
             hint = nearest(key, legal) if legal else f"{cls.name!r} has no options"
             raise GrammarError(f"{whole!r} gives {cls.name!r} the option {key!r}, which it does not have: {hint}")
         field = keyed[key]

@@ -1,15 +1,17 @@
 r"""Normalizers: what turns an accumulator into an output. Each sees the accumulator and nothing else.
 
-With the accumulator's numerator N, denominator Z, count n and log scale l (true values e^l N and e^l Z):
+With the accumulator's numerator N, denominator Z, count n, log scale l (true values e^l N and e^l Z) and L, the log of
+the sum of exp(u) over the visible keys:
 
-=========  =====================================================  ==========================================
-``sum``    N / (max(Z, clamp) + eps), clamp and eps in true scale  softmax's own; needs non-negative weights
-``length`` e^l N / n^p, p = 1 or learned per head                  the mean instead of the weighted mean
-``l2``     gain * N / |N|                                          the first paper's replacement
-``rms``    sqrt(V) N / |N| (* weight)                              RMSNorm without epsilon
-``layer``  sqrt(V) (N - mean) / |N - mean| (* weight + bias)       LayerNorm without epsilon
-``none``   e^l N                                                   nothing
-=========  =====================================================  ==========================================
+=========== ====================================================== =========================================
+``sum``     N / (max(Z, clamp) + eps), clamp and eps in true scale softmax's own; needs non-negative weights
+``length``  e^l N / n^p, p = 1 or learned per head                 the mean instead of the weighted mean
+``l2``      gain * N / |N|                                         the first paper's replacement
+``rms``     sqrt(V) N / |N| (* weight)                             RMSNorm without epsilon
+``layer``   sqrt(V) (N - mean) / |N - mean| (* weight + bias)      LayerNorm without epsilon
+``none``    e^l N                                                  nothing
+``cumgate`` e^l N / max(e^L, 1)                                    a learned denominator, blind to the query
+=========== ====================================================== =========================================
 
 The scale-invariant ones (``l2``, ``rms``, ``layer``) are exact at any magnitude; a zero row gives zeros and zero
 gradient. A row without a visible key is zero after everything, bias included.
@@ -56,6 +58,9 @@ class Normalizer:
     #: Whether multiplying a row's weights by any positive number leaves the output as it is.
     is_scale_invariant: ClassVar[bool] = False
 
+    #: Whether a state must carry the log of the sum of exp(u) over keys, u = ``denominator_logit``.
+    uses_log_denominator: ClassVar[bool] = False
+
     def __call__(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         out = self.apply(accumulator, inputs)
         return out.masked_fill((accumulator.count <= 0)[..., None], 0.0)
@@ -76,7 +81,7 @@ class Normalizer:
 
     @property
     def learned(self) -> tuple[str, ...]:
-        """Names of the learned tensors it reads, among ``length_exponent``, ``norm_weight``, ``norm_bias``."""
+        """Keywords of the tensors it reads: ``length_exponent``, ``norm_weight``, ``norm_bias``, ..."""
         return ()
 
     @property
@@ -184,6 +189,34 @@ class Unnormalized(Normalizer):
 
 
 @dataclass(frozen=True)
+class CumulativeGate(Normalizer):
+    """out = N / max(sum over visible s of d_s exp(u_s), 1): a learned denominator that no query and no key enters.
+
+    u = ``denominator_logit`` is a number per key and head, d the decay factor of the key.
+
+    Source: gated_softmax_cumgate of Mongaras & Larson, arXiv 2507.23632.
+    """
+
+    name: ClassVar[str] = "cumgate"
+    uses_log_denominator: ClassVar[bool] = True
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        return ("denominator_logit",)
+
+    @property
+    def formula(self) -> str:
+        return "out = N / max(sum exp(u), 1), u learned per key"
+
+    def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
+        assert accumulator.log_denominator is not None
+        log_divisor = accumulator.log_denominator.clamp(min=0.0)
+        gauge = log_divisor.detach()
+        numerator = accumulator.numerator * torch.exp(gauge - log_divisor)[..., None]
+        return unscale(numerator, (accumulator.log_scale - gauge)[..., None])
+
+
+@dataclass(frozen=True)
 class L2(Normalizer):
     """out = gain * N / |N|. With ``exp`` this is softmax attention followed by an L2 norm of its output, exactly.
 
@@ -272,7 +305,9 @@ class Layer(Normalizer):
 
 
 #: The normalizers that have a name in the grammar.
-NORMALIZERS: dict[str, type[Normalizer]] = {each.name: each for each in (Sum, Length, L2, RMS, Layer, Unnormalized)}
+NORMALIZERS: dict[str, type[Normalizer]] = {
+    each.name: each for each in (Sum, Length, L2, RMS, Layer, Unnormalized, CumulativeGate)
+}
 
 
 def _standardized(x: Tensor) -> Tensor:

@@ -60,6 +60,11 @@ class Similarity:
         return isinstance(self.function, Series) and self.clamp is None
 
     @property
+    def shares_exp_scale(self) -> bool:
+        """Whether its weights approximate exp of the plain logit, and so share a denominator with exact ones."""
+        return self.function.can_center and isinstance(self.map, Identity)
+
+    @property
     def moment_orders(self) -> tuple[int, ...]:
         """The orders of monomials that the finite state must hold."""
         assert isinstance(self.function, Series) and self.is_finite_state
@@ -81,13 +86,16 @@ class Similarity:
         is_odd_power = isinstance(self.function, Series) and len(self.function.orders) == 1
         return is_odd_power and self.clamp is None and cancels_sign
 
-    def weigh(self, logits: Tensor, visible: Tensor, center: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def weigh(
+        self, logits: Tensor, visible: Tensor, center: Tensor | None = None, log_decay: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Weights of a block of keys relative to a log scale per query.
 
         Args:
             logits: x, ``[..., T, S]``.
             visible: bool, broadcastable to ``[..., T, S]``.
             center: c, ``[..., T]``; given exactly when the similarity is centered.
+            log_decay: log of a factor of every weight, broadcastable to ``[..., T, S]``; None for none.
 
         Returns:
             ``(weights [..., T, S], log_scale [..., T])``; ``weights * exp(log_scale)`` is w, zero where not visible.
@@ -97,8 +105,8 @@ class Similarity:
         if self.clamp is not None:
             logits = logits.clamp(max=self.clamp)
         if center is None:
-            return self.function.weigh(logits, visible)
-        weights, log_scale = self.function.weigh(logits - center[..., None], visible)
+            return self.function.weigh(logits, visible, log_decay)
+        weights, log_scale = self.function.weigh(logits - center[..., None], visible, log_decay)
         gauge = center.detach()
         return weights * torch.exp(center - gauge)[..., None], log_scale + gauge
 

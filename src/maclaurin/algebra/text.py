@@ -36,6 +36,11 @@ def normalizer_text(normalizer: Normalizer) -> str:
     return ":".join([normalizer.name, *_options_text(normalizer)])
 
 
+def part_text(part: Any) -> str:
+    """``name {":" option}`` of a gate or window."""
+    return ":".join([part.name, *_options_text(part)])
+
+
 def option_name(field: dataclasses.Field[Any]) -> str:
     """The word of an option."""
     return str(field.metadata.get("text", field.name))
@@ -46,6 +51,8 @@ def _options_text(member: Any) -> list[str]:
     for field in dataclasses.fields(member):
         value = getattr(member, field.name)
         if field.metadata.get("positional"):
+            if value == field.default:
+                continue
             numbers = value if isinstance(value, tuple) else (value,)
             out.append(",".join(_number_text(each) for each in numbers))
         elif value != field.default:

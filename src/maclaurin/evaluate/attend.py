@@ -11,6 +11,7 @@ from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.algebra.catalogue import mechanism_of
 from maclaurin.errors import MethodError, nearest
 from maclaurin.evaluate import parallel, recurrent
+from maclaurin.evaluate.pairs import largest_logit
 from maclaurin.evaluate.problem import Options, Problem, pose
 from maclaurin.evaluate.state import State
 
@@ -61,7 +62,12 @@ def attend(
     is_causal: bool = True,
     scale: float | None = None,
     mask: Tensor | None = None,
+    log_decay: Tensor | None = None,
+    value_gate: Tensor | None = None,
+    output_gate: Tensor | None = None,
+    denominator_logit: Tensor | None = None,
     length_exponent: Tensor | None = None,
+    far_log_weight: Tensor | None = None,
     norm_weight: Tensor | None = None,
     norm_bias: Tensor | None = None,
     state: State | None = None,
@@ -70,8 +76,9 @@ def attend(
 ) -> AttentionOutput:
     r"""Attention by any mechanism of the family, by any method, with equal results.
 
-    .. math:: x_{ts} = \mathrm{scale} \langle \varphi(q_t), \varphi(k_s)\rangle, \quad w_{ts} = \kappa(x_{ts}), \quad
-              o_t = N\Bigl(\sum_s w_{ts} v_s, \sum_s w_{ts}, n_t\Bigr)
+    .. math:: x_{ts} = \mathrm{scale} \langle \varphi(q_t), \varphi(k_s)\rangle, \quad
+              w_{ts} = \kappa(x_{ts})\, e^{a_{s+1} + \dots + a_t}, \quad
+              o_t = g_t\, N\Bigl(\sum_s w_{ts} i_s v_s, \sum_s w_{ts}, n_t\Bigr)
 
     Args:
         mechanism: a :class:`Mechanism`, its text such as ``"taylor:2/sum"``, or a catalogue name.
@@ -81,11 +88,19 @@ def attend(
         method: ``parallel`` (the reference, O(T S)), ``recurrent`` (token by token), or ``auto``: recurrent for one
             query on a given state, otherwise parallel. An explicit method that cannot serve raises.
         is_causal: query t sees key s only if s <= t + S - T (aligned to the end); keys of ``state`` always.
-        scale: of the logits; None: K ** -0.5 for the identity map, 1 for others. 0 is a scale.
+        scale: of the logits; None: K ** -0.5 for the identity map (and inside a window), 1 for others. 0 is a scale.
         mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel only, and
             without returned state). Applied together with ``is_causal``. Hidden keys and values may hold anything,
             NaN included. Queries standing on hidden positions lose what is not finite in them.
+        log_decay: ``[B, Hkv, S]``, for ``+decay``: the weight of key s for query t is multiplied by
+            exp(a_{s+1} + ... + a_t). All <= 0; -inf is an exact reset. The first one decays a carried state; hidden
+            positions decay nothing.
+        value_gate: ``[B, Hkv, S]``, for ``+valuegate``: multiplies every value.
+        output_gate: ``[B, H, T]`` or ``[B, H, T, V]``, for ``+outgate`` and ``+outgate:after``.
+        denominator_logit: ``[B, Hkv, S]``, for ``cumgate``.
         length_exponent: ``[H]``, for ``length:learned``.
+        far_log_weight: ``[H]``, for a window before a similarity that does not share its scale: log of a factor of
+            every weight beyond the window.
         norm_weight: ``[V]`` or ``[H, V]``, for ``rms:weight`` and ``layer:weight``; None: ones.
         norm_bias: ``[V]`` or ``[H, V]``, for ``layer:bias``; None: zeros.
         state: what an earlier call returned, or ``State.empty``; gradients flow through it.
@@ -116,13 +131,23 @@ def attend(
     Source: Mongaras & Larson, arXiv 2507.23632, section 3, for the recurrent form.
     """
     mechanism = mechanism_of(mechanism)
-    options = Options(is_causal, scale, mask, length_exponent, norm_weight, norm_bias, state)
+    operands = {
+        "log_decay": log_decay,
+        "value_gate": value_gate,
+        "output_gate": output_gate,
+        "denominator_logit": denominator_logit,
+        "length_exponent": length_exponent,
+        "far_log_weight": far_log_weight,
+        "norm_weight": norm_weight,
+        "norm_bias": norm_bias,
+    }
+    options = Options(is_causal, scale, mask, state, operands)
     with torch.autocast(query.device.type, enabled=False):
         problem = pose(mechanism, query, key, value, options)
         chosen = _choose(problem, method, return_diagnostics=return_diagnostics)
         _check_returns(problem, chosen, return_state=return_state, return_diagnostics=return_diagnostics)
         accumulator, new_state = _ACCUMULATE[chosen](problem, return_state=return_state)
-        out = mechanism.normalizer(accumulator, problem.inputs)
+        out = _normalize(problem, accumulator)
         diagnostics = _diagnose(problem, accumulator) if return_diagnostics else None
     return AttentionOutput(out.flatten(1, 2).to(problem.dtype), new_state, diagnostics)
 
@@ -144,6 +169,16 @@ def _choose(problem: Problem, method: str, *, return_diagnostics: bool) -> str:
     return method
 
 
+def _normalize(problem: Problem, accumulator: Accumulator) -> Tensor:
+    """The normalizer, and the output gate before or after it; ``[B, H, G, T, V]``."""
+    normalizer, gate = problem.mechanism.normalizer, problem.mechanism.gates.output
+    if gate is None or problem.output_gate is None:
+        return normalizer(accumulator, problem.inputs)
+    if gate.after:
+        return normalizer(accumulator, problem.inputs) * problem.output_gate
+    return normalizer(accumulator.gated(problem.output_gate), problem.inputs)
+
+
 def _check_returns(problem: Problem, method: str, *, return_state: bool, return_diagnostics: bool) -> None:
     if return_state and problem.pair_mask is not None:
         raise MethodError(
@@ -163,4 +198,4 @@ def _diagnose(problem: Problem, accumulator: Accumulator) -> Diagnostics:
     if accumulator.denominator is not None and problem.mechanism.normalizer.uses_denominator and bool(sees.any()):
         lowest = float(accumulator.true_denominator.detach()[sees].min())
         share = float((accumulator.denominator.detach()[sees] < 0).double().mean())
-    return Diagnostics(lowest, share, float(parallel.largest_logit(problem)))
+    return Diagnostics(lowest, share, float(largest_logit(problem)))

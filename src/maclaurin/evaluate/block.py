@@ -1,4 +1,4 @@
-"""One block of keys against queries, every pair at once: the quadratic form all definitions are written in.
+"""Queries against keys pair by pair: the quadratic form that all definitions are written in.
 
 Dimension key: B batch, H key/value heads, G query heads per key/value head, T queries, S keys, K features of the
 mapped key, V value dim.
@@ -6,9 +6,11 @@ mapped key, V value dim.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Similarity
+from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 
 
 def logits(query_BHGTK: Tensor, key_BHSK: Tensor, scale: float) -> Tensor:
@@ -17,19 +19,27 @@ def logits(query_BHGTK: Tensor, key_BHSK: Tensor, scale: float) -> Tensor:
 
 
 def mean_logit(
-    logits_BHGTS: Tensor, visible: Tensor, more_sum: Tensor | float = 0.0, more_count: Tensor | float = 0.0
+    logits_BHGTS: Tensor,
+    visible: Tensor,
+    log_decay: Tensor | None = None,
+    more_sum: Tensor | float = 0.0,
+    more_count: Tensor | float = 0.0,
 ) -> Tensor:
-    """c: the mean logit of each query's visible keys, ``[B, H, G, T]``; 0 for a query that sees none.
+    """c: the decay-weighted mean logit of each query's visible keys, ``[B, H, G, T]``; 0 for a query that sees none.
 
     Args:
         logits_BHGTS: the block's logits.
         visible: bool, broadcastable to them.
+        log_decay: broadcastable to them; None for none.
         more_sum: sum of the logits of keys outside the block, broadcastable to ``[B, H, G, T]``.
         more_count: their number.
     """
-    total = logits_BHGTS.masked_fill(~visible, 0.0).sum(-1) + more_sum
-    count = visible.to(logits_BHGTS.dtype).sum(-1) + more_count
-    return total / count.clamp(min=1.0)
+    weight = visible.to(logits_BHGTS.dtype)
+    if log_decay is not None:
+        weight = weight * torch.exp(log_decay)
+    total = (logits_BHGTS.masked_fill(~visible, 0.0) * weight).sum(-1) + more_sum
+    count = weight.sum(-1) + more_count
+    return total / count.masked_fill(count <= 0, 1.0)
 
 
 def accumulate_block(
@@ -37,8 +47,26 @@ def accumulate_block(
     logits_BHGTS: Tensor,
     value_BHSV: Tensor,
     visible: Tensor,
-    center_BHGT: Tensor | None,
+    *,
+    center_BHGT: Tensor | None = None,
+    log_decay: Tensor | None = None,
 ) -> Accumulator:
     """The accumulator of a block: weights of every pair, summed over keys."""
-    weights, log_scale = similarity.weigh(logits_BHGTS, visible, center_BHGT)
-    return Accumulator.from_weights(weights, value_BHSV[:, :, None], visible, log_scale)
+    weights, log_scale = similarity.weigh(logits_BHGTS, visible, center_BHGT, log_decay)
+    return Accumulator.from_weights(weights, value_BHSV[:, :, None], visible, log_scale, log_decay)
+
+
+def log_sum(denominator_logit_BHS: Tensor, visible: Tensor, log_decay: Tensor | None = None) -> Tensor:
+    """L: log of the sum of d exp(u) over each query's visible keys, ``[B, H, G, T]``.
+
+    Args:
+        denominator_logit_BHS: u.
+        visible: bool, broadcastable to ``[B, H, G, T, S]``.
+        log_decay: log d, broadcastable to the same; None for none.
+    """
+    u = denominator_logit_BHS[:, :, None, None]
+    u = u if log_decay is None else u + log_decay
+    u = torch.where(visible, u, EMPTY_LOG_SCALE).clamp(min=EMPTY_LOG_SCALE)
+    if u.shape[-1] == 0:
+        return u.new_full(u.shape[:-1], EMPTY_LOG_SCALE)
+    return torch.logsumexp(u, dim=-1).clamp(min=EMPTY_LOG_SCALE)

@@ -1,8 +1,9 @@
 """State: what is kept of the keys and values seen so far, before any query.
 
-A mechanism with a finite state keeps moments (:class:`MomentState`), whose size does not depend on how many keys
-went in; any other keeps the mapped keys and the values (:class:`CacheState`). Both absorb keys, merge, and answer
-queries with an accumulator; evaluations use nothing else of them. Values in, values out: nothing is updated in place.
+A mechanism keeps keys as they are (:class:`Cache`, or the :class:`Slots` of a window), or moments of them, whose size
+does not depend on how many keys went in (:class:`Moments`), or both: the window and the moments of what left it. A
+state absorbs keys, merges with a later one, and answers queries with an accumulator; evaluations use nothing else of
+it. Values in, values out: nothing is updated in place.
 
 Dimension key: B batch, H key/value heads, G query heads per key/value head, T queries, S keys, K features of the
 mapped key, V value dim, F_n monomials of order n.
@@ -10,29 +11,38 @@ mapped key, V value dim, F_n monomials of order n.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator, Mechanism, monomials, num_monomials, shifted_moments
-from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
+from maclaurin.algebra import Accumulator, Mechanism, log_decay_after
+from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE, merged_log_denominator
 from maclaurin.errors import MethodError, StateError
-from maclaurin.evaluate.block import accumulate_block, logits, mean_logit
+from maclaurin.evaluate.block import accumulate_block, log_sum, logits, mean_logit
+from maclaurin.evaluate.cache import Cache, Slots
 from maclaurin.evaluate.legality import moment_refusal
+from maclaurin.evaluate.moments import Moments
+from maclaurin.evaluate.operands import Keys, Queries, map_visible
+from maclaurin.evaluate.tensor_tree import TensorTree
 
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """Base of the two kinds of state. Make one with :meth:`empty`.
+class State(TensorTree):
+    """What a mechanism keeps of its past. Make one with :meth:`empty`.
 
     Args:
         mechanism: what the state belongs to; another mechanism refuses it.
+        cache: keys kept as they are, or None.
+        moments: sums over the other keys, or None.
+        log_denominator: log of the sum of exp(u), ``[B, H]``, for ``cumgate``; otherwise None.
     """
 
     mechanism: Mechanism
+    cache: Cache | Slots | None
+    moments: Moments | None
+    log_denominator: Tensor | None
 
     @staticmethod
     def empty(
@@ -69,46 +79,50 @@ class State:
                 f"A state of {mechanism.describe()} was asked for, but {refusal}.\n"
                 "  Use method='parallel' without a state."
             )
-        width = mechanism.similarity.map.num_features(key_dim, dtype=dtype, device=device)
-        lead = (batch_size, num_kv_heads)
-        has_reference = mechanism.is_finite_state and mechanism.similarity.is_centered
-        if key_reference is not None and (not has_reference or tuple(key_reference.shape) != (*lead, width)):
-            raise StateError(
-                f"key_reference {tuple(key_reference.shape)} was given to {mechanism.describe()}.\n"
-                f"  Only a centered finite state (taylor:N@mean) has one, of shape [B, H, K] = {(*lead, width)} here."
-            )
-
-        def zeros(*shape: int) -> Tensor:
-            return torch.zeros(*lead, *shape, dtype=dtype, device=device)
-
-        if not mechanism.is_finite_state:
-            mask = torch.ones(batch_size, 0, dtype=torch.bool, device=device)
-            return CacheState(mechanism, zeros(0, width), zeros(0, value_dim), mask)
-        reference = None
-        if has_reference:
-            reference = zeros(width) if key_reference is None else key_reference.detach().to(dtype=dtype, device=device)
-        return MomentState(
-            mechanism,
-            tuple(zeros(num_monomials(width, n), value_dim) for n in mechanism.moment_orders),
-            tuple(zeros(num_monomials(width, n)) for n in mechanism.denominator_orders),
-            None if 0 in mechanism.denominator_orders else zeros(),
-            reference,
+        like = torch.zeros(batch_size, num_kv_heads, dtype=dtype, device=device)
+        near, far, width = mechanism.near, mechanism.far, 0
+        if far is not None:
+            width = far.map.num_features(key_dim, dtype=dtype, device=device)
+        _check_reference(mechanism, key_reference, (batch_size, num_kv_heads, width))
+        cache = moments = None
+        if near is not None:
+            kept = near.map.num_features(key_dim, dtype=dtype, device=device)
+            cache = _empty_cache(mechanism, like, kept, value_dim)
+        if far is not None:
+            reference = None if key_reference is None else key_reference.detach().to(like)
+            moments = Moments.empty(mechanism, like, width, value_dim, reference)
+        uses_log_denominator = mechanism.normalizer.uses_log_denominator
+        return State(
+            mechanism, cache, moments, torch.full_like(like, EMPTY_LOG_SCALE) if uses_log_denominator else None
         )
 
     @property
     def count(self) -> Tensor:
-        """Number of visible keys absorbed, ``[B, H]``."""
-        raise AssertionError("a state defines its count")
+        """Number of visible keys absorbed that a query may still see, each as far as it has not decayed, ``[B, H]``."""
+        count: Tensor | None = None if self.moments is None else self.moments.count
+        if self.cache is None:
+            assert count is not None
+            return count
+        entries = self.cache.entries
+        kept = entries.visible.to(entries.value.dtype)[:, None]
+        kept = kept if entries.log_weight is None else kept * torch.exp(entries.log_weight)
+        kept = kept.sum(-1).expand(entries.key.shape[:2])
+        return kept if count is None else kept + count
 
     @property
-    def key_sum(self) -> Tensor:
-        """Sum of the visible mapped keys, ``[B, H, K]``; for centered similarities."""
-        raise AssertionError("a state defines its key sum")
+    def key_reference(self) -> Tensor | None:
+        """What the moments of a centered mechanism are about, ``[B, H, K]``; otherwise None."""
+        return None if self.moments is None else self.moments.key_reference
 
     @property
     def layout(self) -> tuple[int, int, int | None, int]:
-        """``(B, H, K, V)``; K is None where moments of order 0 alone do not tell it."""
-        raise AssertionError("a state defines its layout")
+        """``(B, H, K, V)``, K that of the keys that are given to it; None where moments do not tell it."""
+        if self.cache is not None:
+            batch, heads, _, width = self.cache.key.shape
+            return batch, heads, width, self.cache.value.shape[-1]
+        assert self.moments is not None
+        batch, heads, _, value_dim = self.moments.numerators[0].shape
+        return batch, heads, self.moments.width, value_dim
 
     @property
     def dtype(self) -> torch.dtype:
@@ -120,39 +134,113 @@ class State:
         """Where its tensors are."""
         return self.count.device
 
-    def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
-        """The state after S more mapped keys and values; those not visible change nothing."""
-        raise AssertionError("a state defines absorb")
+    @property
+    def nbytes(self) -> int:
+        """Bytes of every tensor; for a finite state ``mechanism.state_size(K, V) * B * H * item size``, exactly."""
+        return sum(each.numel() * each.element_size() for each in self.tensors())
 
-    def merge(self, other: State) -> State:
-        """The state of the union of two disjoint key sets; associative."""
-        raise AssertionError("a state defines merge")
+    def absorb(self, keys: Keys) -> State:
+        """The state after more keys; those not visible change nothing."""
+        decay = None if keys.log_decay is None else log_decay_after(keys.log_decay)
+        entries = Cache(keys.key, keys.value, keys.shown, decay)
+        log_sum_BH = None
+        if keys.denominator_logit is not None:
+            visible = keys.shown[:, None, None, None]
+            decay_to_end = None if decay is None else decay[:, :, None, None]
+            log_sum_BH = log_sum(keys.denominator_logit, visible, decay_to_end)[:, :, 0, 0]
+        total = None if keys.log_decay is None else keys.log_decay.sum(-1)
+        is_everything = keys.visible is None
+        return self._followed(entries, None, log_sum_BH, total, is_everything=is_everything)
 
-    def read(self, query_BHGTK: Tensor, scale: float, center_BHGT: Tensor | None = None) -> Accumulator:
-        """The accumulator of mapped queries over every key in the state.
+    def merge(self, other: State, log_decay: Tensor | None = None) -> State:
+        """The state of the keys of this one followed by those of ``other``; associative.
 
         Args:
-            query_BHGTK: mapped queries.
-            scale: of the logits.
-            center_BHGT: c where keys outside the state share it; None: the mean over this state's keys.
+            other: what came later.
+            log_decay: sum of the log decays over the keys of ``other``, ``[B, H]``; needed exactly with decay.
+
+        Raises:
+            StateError: a state of another mechanism, shape, dtype or device; the decay is missing or not wanted.
         """
-        raise AssertionError("a state defines read")
+        self._require_same(other)
+        if (log_decay is not None) != self.mechanism.gates.decay:
+            needs = "needs" if log_decay is None else "has no decay and takes no"
+            raise StateError(
+                f"merge: {self.mechanism.describe()} {needs} log_decay, the sum of the log decays over the later "
+                "state's keys, [B, Hkv].\n  The earlier state decays by it."
+            )
+        entries = None if other.cache is None else other.cache.entries
+        return self._followed(entries, other.moments, other.log_denominator, log_decay)
 
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> State:
-        """The same state with ``change`` applied to every tensor."""
+    def _followed(
+        self,
+        entries: Cache | None,
+        moments: Moments | None,
+        log_denominator: Tensor | None,
+        log_decay: Tensor | None,
+        *,
+        is_everything: bool = False,
+    ) -> State:
+        """This state, decayed, followed by keys as they are, by moments, and by a log denominator."""
+        cache, held = self.cache, None if self.moments is None else self.moments.decayed(log_decay)
+        if entries is not None and cache is None:
+            assert held is not None
+            held = held.absorb(
+                entries.key, entries.value, None if is_everything else entries.visible, entries.log_weight
+            )
+        elif entries is not None and cache is not None:
+            cache, whole, gone = cache.take(entries, log_decay)
+            if held is not None and gone is not None:
+                key = map_visible(held.similarity.map, whole.key, ~whole.visible[:, None, :, None])
+                held = held.absorb(key, whole.value, gone, whole.log_weight)
+        if held is not None and moments is not None:
+            held = held.merge(moments)
+        own = self.log_denominator
+        if own is not None and log_decay is not None:
+            own = (own + log_decay).clamp(min=EMPTY_LOG_SCALE)
+        return State(self.mechanism, cache, held, merged_log_denominator(own, log_denominator))
 
-        def through(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(change(each) for each in value)
-            return change(value) if isinstance(value, Tensor) else value
+    def read(self, queries: Queries) -> Accumulator:
+        """The accumulator of queries that see every key in the state."""
+        found: Accumulator | None = None
+        if self.cache is not None:
+            assert queries.near is not None and self.mechanism.near is not None
+            entries, similarity = self.cache.entries, self.mechanism.near
+            x, visible = logits(queries.near, entries.key, queries.near_scale), entries.visible[:, None, None, None]
+            decay = None if entries.log_weight is None else entries.log_weight[:, :, None, None]
+            center = mean_logit(x, visible, decay) if similarity.is_centered else None
+            found = accumulate_block(similarity, x, entries.value, visible, center_BHGT=center, log_decay=decay)
+        if self.moments is not None:
+            far = self.read_moments(queries)
+            found = far if found is None else found.merge(far)
+        assert found is not None
+        if self.log_denominator is None:
+            return found
+        return replace(found, log_denominator=self.log_denominator[..., None, None].expand(found.count.shape))
 
-        return replace(self, **{each.name: through(getattr(self, each.name)) for each in fields(self)})
+    def read_moments(self, queries: Queries, center: Tensor | None = None) -> Accumulator:
+        """The accumulator over the keys in the moments alone, about ``center`` where others share it."""
+        assert self.moments is not None and queries.far is not None
+        far = self.moments.read(queries.far, queries.far_scale, center)
+        return far if queries.far_log_weight is None else far.scaled(queries.far_log_weight.expand(far.count.shape))
 
-    def tensors(self) -> tuple[Tensor, ...]:
-        """Every tensor of the state, in a fixed order."""
-        collected: list[Tensor] = []
-        self.map_tensors(lambda each: collected.append(each) or each)  # type: ignore[func-returns-value]
-        return tuple(collected)
+    def rebase(self, key_reference: Tensor) -> State:
+        """The same state with its moments about another reference; states compare, and merge, after this.
+
+        Args:
+            key_reference: ``[B, H, K]``.
+
+        Raises:
+            StateError: the mechanism is not centered and has no reference, or one of another shape.
+        """
+        mine, asked = self.key_reference, tuple(key_reference.shape)
+        if mine is None or self.moments is None or tuple(mine.shape) != asked:
+            has = "no key reference" if mine is None else f"a key reference {tuple(mine.shape)}, not {asked}"
+            raise StateError(
+                f"rebase: a state of {self.mechanism.describe()} has {has}.\n"
+                "  Only centered mechanisms (taylor:N@mean) have one, of shape [B, Hkv, K]."
+            )
+        return replace(self, moments=self.moments.rebase(key_reference))
 
     def detach(self) -> State:
         """Cut the gradient."""
@@ -162,10 +250,24 @@ class State:
         """The state on another device."""
         return self.map_tensors(lambda each: each.to(device))
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of every tensor; for moments ``mechanism.state_size(K, V) * B * H * item size``, exactly."""
-        return sum(each.numel() * each.element_size() for each in self.tensors())
+    def reorder(self, indices: Tensor | Sequence[int]) -> State:
+        """The state with its batch rows chosen by ``indices``, repeats allowed: what a beam search does.
+
+        Args:
+            indices: whole numbers ``[B']`` from 0 to B - 1.
+
+        Raises:
+            StateError: indices that are not such a list.
+        """
+        index = torch.as_tensor(indices, device=self.device)
+        batch = self.layout[0]
+        is_whole = index.dtype in (torch.int64, torch.int32)
+        if index.ndim != 1 or not is_whole or bool(((index < 0) | (index >= batch)).any()):
+            raise StateError(
+                f"reorder: {indices!r} is no list of batch rows.\n  Give whole numbers from 0 to {batch - 1}, one for "
+                "each row of the new state."
+            )
+        return self.map_tensors(lambda each: each.index_select(0, index))
 
     def _require_same(self, other: State) -> None:
         if not isinstance(other, State):
@@ -183,209 +285,20 @@ class State:
             )
 
 
-@dataclass(frozen=True, eq=False)
-class CacheState(State):
-    """Keys and values as they are, for similarities without a finite state.
+def _empty_cache(mechanism: Mechanism, like: Tensor, width: int, value_dim: int) -> Cache | Slots:
+    slots = 0 if mechanism.window is None else mechanism.window.num_slots
+    key = like.new_zeros(*like.shape, slots, width)
+    value = like.new_zeros(*like.shape, slots, value_dim)
+    log_weight = like.new_zeros(*like.shape, slots) if mechanism.gates.decay else None
+    if mechanism.window is not None:
+        return Slots(mechanism.window, key, value, log_weight, torch.zeros_like(like))
+    return Cache(key, value, torch.ones(len(like), 0, dtype=torch.bool, device=like.device), log_weight)
 
-    Args:
-        key: mapped keys, ``[B, H, S, K]``.
-        value: ``[B, H, S, V]``.
-        visible: bool ``[B, S]``.
-    """
 
-    key: Tensor
-    value: Tensor
-    visible: Tensor
-
-    @property
-    def count(self) -> Tensor:
-        return self.visible.to(self.key.dtype).sum(-1)[:, None].expand(self.key.shape[:2])
-
-    @property
-    def layout(self) -> tuple[int, int, int | None, int]:
-        return (*self.key.shape[:2], self.key.shape[-1], self.value.shape[-1])
-
-    @property
-    def key_sum(self) -> Tensor:
-        return self.key.masked_fill(~self.visible[:, None, :, None], 0.0).sum(-2)
-
-    def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
-        if visible_BS is None:
-            visible_BS = key_BHSK.new_ones(key_BHSK.shape[0], key_BHSK.shape[2], dtype=torch.bool)
-        return self.merge(CacheState(self.mechanism, key_BHSK, value_BHSV, visible_BS))
-
-    def merge(self, other: State) -> State:
-        self._require_same(other)
-        assert isinstance(other, CacheState)
-        return CacheState(
-            self.mechanism,
-            torch.cat([self.key, other.key], dim=2),
-            torch.cat([self.value, other.value], dim=2),
-            torch.cat([self.visible, other.visible], dim=1),
+def _check_reference(mechanism: Mechanism, key_reference: Tensor | None, shape: tuple[int, int, int]) -> None:
+    has_reference = mechanism.far is not None and mechanism.far.is_centered
+    if key_reference is not None and (not has_reference or tuple(key_reference.shape) != shape):
+        raise StateError(
+            f"key_reference {tuple(key_reference.shape)} was given to {mechanism.describe()}.\n"
+            f"  Only a centered finite state (taylor:N@mean) has one, of shape [B, H, K] = {shape} here."
         )
-
-    def read(self, query_BHGTK: Tensor, scale: float, center_BHGT: Tensor | None = None) -> Accumulator:
-        x = logits(query_BHGTK, self.key, scale)
-        visible = self.visible[:, None, None, None]
-        if self.mechanism.similarity.is_centered and center_BHGT is None:
-            center_BHGT = mean_logit(x, visible)
-        return accumulate_block(self.mechanism.similarity, x, self.value, visible, center_BHGT)
-
-
-@dataclass(frozen=True, eq=False)
-class MomentState(State):
-    r"""Sums of monomials: M_n = sum_s phi_n(k_s) v_s and D_n = sum_s phi_n(k_s), k relative to the key reference.
-
-    Args:
-        numerators: M_n ``[B, H, F_n, V]`` for the mechanism's ``moment_orders``.
-        denominators: D_n ``[B, H, F_n]`` for its ``denominator_orders``.
-        separate_count: ``[B, H]``, only where no D_0 holds the count.
-        key_reference: r ``[B, H, K]`` of a centered mechanism, otherwise None; a constant for gradients.
-            Zeros on a row that has seen no key mean: take the first visible key.
-    """
-
-    numerators: tuple[Tensor, ...]
-    denominators: tuple[Tensor, ...]
-    separate_count: Tensor | None
-    key_reference: Tensor | None
-
-    @property
-    def count(self) -> Tensor:
-        return self._denominator(0)[..., 0] if self.separate_count is None else self.separate_count
-
-    @property
-    def layout(self) -> tuple[int, int, int | None, int]:
-        batch, heads, _, value_dim = self.numerators[0].shape
-        width = None if self.key_reference is None else self.key_reference.shape[-1]
-        for order, moment in zip(self.mechanism.moment_orders, self.numerators, strict=True):
-            if order >= 1 and width is None:
-                width = next(k for k in range(moment.shape[2] + 1) if num_monomials(k, order) == moment.shape[2])
-        return batch, heads, width, value_dim
-
-    @property
-    def key_sum(self) -> Tensor:
-        assert self.key_reference is not None
-        return self._denominator(1) + self.count[..., None] * self.key_reference
-
-    def absorb(self, key_BHSK: Tensor, value_BHSV: Tensor, visible_BS: Tensor | None) -> State:
-        state = self if self.key_reference is None else self._adopt(_first_visible(key_BHSK, visible_BS))
-        block = MomentState._of(self.mechanism, key_BHSK, value_BHSV, visible_BS, state.key_reference)
-        return state.merge(block)
-
-    def merge(self, other: State) -> State:
-        self._require_same(other)
-        assert isinstance(other, MomentState)
-        mine, theirs = self, other
-        if mine.key_reference is not theirs.key_reference:
-            assert mine.key_reference is not None and theirs.key_reference is not None
-            mine = mine._adopt(theirs.key_reference)
-            assert mine.key_reference is not None
-            theirs = theirs.rebase(mine.key_reference)
-        return MomentState(
-            self.mechanism,
-            tuple(a + b for a, b in zip(mine.numerators, theirs.numerators, strict=True)),
-            tuple(a + b for a, b in zip(mine.denominators, theirs.denominators, strict=True)),
-            None if mine.separate_count is None else mine.separate_count + theirs.count,
-            mine.key_reference,
-        )
-
-    def rebase(self, key_reference: Tensor) -> MomentState:
-        """The same state with its moments about another reference.
-
-        States compare, and merge, after this. ``key_reference`` is ``[B, H, K]``.
-
-        Raises:
-            StateError: the mechanism is not centered and has no reference, or one of another shape.
-        """
-        mine, asked = self.key_reference, tuple(key_reference.shape)
-        if mine is None or tuple(mine.shape) != asked:
-            has = "no key reference" if mine is None else f"a key reference {tuple(mine.shape)}, not {asked}"
-            raise StateError(
-                f"rebase: a state of {self.mechanism.describe()} has {has}.\n"
-                "  Only centered mechanisms (taylor:N@mean) have one, of shape [B, Hkv, K]."
-            )
-        shift = mine - key_reference.detach()
-        totals = shifted_moments(tuple(each[..., None] for each in self.denominators), shift)
-        return replace(
-            self,
-            numerators=shifted_moments(self.numerators, shift),
-            denominators=tuple(each[..., 0] for each in totals),
-            key_reference=key_reference.detach(),
-        )
-
-    def read(self, query_BHGTK: Tensor, scale: float, center_BHGT: Tensor | None = None) -> Accumulator:
-        similarity = self.mechanism.similarity
-        count = self.count[..., None, None].expand(query_BHGTK.shape[:-1])
-        log_scale = torch.zeros_like(count)
-        gauge: Tensor | None = None
-        inner: Tensor | None = None  # the center relative to the reference
-        if similarity.is_centered:
-            inner, center = self._centers(query_BHGTK, scale, center_BHGT)
-            log_scale = center.detach()
-            gauge = torch.exp(center - log_scale)[..., None]
-        powers = monomials(query_BHGTK, max(self.mechanism.moment_orders))
-        numerator: Tensor | None = None
-        denominator: Tensor | None = None
-        uses_denominator = self.mechanism.normalizer.uses_denominator
-        for n, moment in zip(self.mechanism.moment_orders, self.numerators, strict=True):
-            factor = similarity.readout(n, scale, inner)
-            weighted = powers[n] * (factor[..., None] if isinstance(factor, Tensor) else factor)
-            weighted = weighted if gauge is None else weighted * gauge
-            term = weighted @ moment[:, :, None]
-            numerator = term if numerator is None else numerator + term
-            if uses_denominator:
-                total = (weighted @ self._denominator(n)[:, :, None, :, None])[..., 0]
-                denominator = total if denominator is None else denominator + total
-        assert numerator is not None
-        return Accumulator(numerator, denominator, count, torch.where(count > 0, log_scale, EMPTY_LOG_SCALE))
-
-    def _centers(self, query_BHGTK: Tensor, scale: float, center: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(c about the key reference, c)."""
-        assert self.key_reference is not None
-        scaled = query_BHGTK * scale
-        offset = (scaled @ self.key_reference[:, :, None, :, None])[..., 0]
-        if center is not None:
-            return center - offset, center
-        mean = self._denominator(1) / self.count.clamp(min=1.0)[..., None]
-        inner = (scaled @ mean[:, :, None, :, None])[..., 0]
-        return inner, inner + offset
-
-    def _denominator(self, order: int) -> Tensor:
-        return self.denominators[self.mechanism.denominator_orders.index(order)]
-
-    def _adopt(self, reference: Tensor) -> MomentState:
-        """Rows that have seen no key and have no reference take this one; their moments are zero about any."""
-        assert self.key_reference is not None
-        is_unset = (self.count == 0)[..., None] & (self.key_reference == 0).all(-1, keepdim=True)
-        return replace(self, key_reference=torch.where(is_unset, reference.detach(), self.key_reference))
-
-    @staticmethod
-    def _of(
-        mechanism: Mechanism, key: Tensor, value: Tensor, visible_BS: Tensor | None, reference: Tensor | None
-    ) -> MomentState:
-        """The state of one block of keys alone."""
-        if reference is not None:
-            key = key - reference[:, :, None]
-        ones = key.new_ones(*key.shape[:3], 1)
-        if visible_BS is not None:
-            ones = ones * visible_BS[:, None, :, None].to(key.dtype)
-        powers = monomials(key, max(*mechanism.moment_orders, *mechanism.denominator_orders, 0))
-        masked_value = value * ones
-        return MomentState(
-            mechanism,
-            tuple(powers[n].transpose(-1, -2) @ masked_value for n in mechanism.moment_orders),
-            tuple((powers[n] * ones).sum(-2) for n in mechanism.denominator_orders),
-            None if 0 in mechanism.denominator_orders else ones.sum((-1, -2)),
-            reference,
-        )
-
-
-def _first_visible(key_BHSK: Tensor, visible_BS: Tensor | None) -> Tensor:
-    """The first visible key of each row, ``[B, H, K]``; zeros where there is none."""
-    if key_BHSK.shape[2] == 0:
-        return key_BHSK.new_zeros(*key_BHSK.shape[:2], key_BHSK.shape[-1])
-    if visible_BS is None:
-        return key_BHSK[:, :, 0].detach()
-    first_B = visible_BS.to(torch.int64).argmax(-1)
-    chosen = key_BHSK.detach()[torch.arange(key_BHSK.shape[0], device=key_BHSK.device), :, first_B]
-    return chosen * visible_BS.any(-1)[:, None, None].to(key_BHSK.dtype)
