@@ -1,7 +1,7 @@
-"""What attention is: similarity x normalizer x gates, every member a composition. Holds no tensors, knows no algorithm."""
+"""What attention is: similarity x normalizer x gates, every member composed. Holds no tensors, knows no algorithm."""
 
 from maclaurin.algebra.accumulator import Accumulator
-from maclaurin.algebra.catalogue import CATALOGUE, LayerOptions, Recipe, mechanism, recipe
+from maclaurin.algebra.catalogue import ALIASES, CATALOGUE, mechanism, recipe
 from maclaurin.algebra.direction import unit
 from maclaurin.algebra.feature_map import CallableMap, Cosine, Elu1, ExpMap, FeatureMap, Features, Identity, Relu
 from maclaurin.algebra.function import Exp, Polynomial, Positivity, Power, Series, Taylor
@@ -19,10 +19,12 @@ from maclaurin.algebra.normalizer import (
     Sum,
     Unnormalized,
 )
+from maclaurin.algebra.recipe import LayerOptions, Recipe
 from maclaurin.algebra.similarity import Similarity
 from maclaurin.algebra.window import Window
 
 __all__ = [
+    "ALIASES",
     "CATALOGUE",
     "L2",
     "RMS",

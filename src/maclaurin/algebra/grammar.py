@@ -1,9 +1,9 @@
 """The text of a mechanism, read and printed: similarity, normalizer, parts.
 
 ``[map ">"] function {":" option} ["@mean"] "/" normalizer {":" option} {"+" part {":" option}}``, where a part is one
-of ``valuegate``, ``decay``, ``outgate``, ``outgate:after`` and ``window:W:S``. Options are joined by ``:`` as ``key=value`` or a flag, numbers inside one option by ``,``. A map alone means
-``map>power:1``. Printing gives one canonical text and omits defaults: ``parse(str(m)) == m`` for every mechanism
-that has a text.
+of ``valuegate``, ``decay``, ``outgate``, ``outgate:after`` and ``window:W:S``. Options are joined by ``:`` as
+``key=value`` or a flag, numbers inside one option by ``,``. A map alone means ``map>power:1``. Printing gives one
+canonical text and omits defaults: ``parse(str(m)) == m`` for every mechanism that has a text.
 
 The words are those of the tables in ``feature_map``, ``function``, ``normalizer`` and of ``PARTS``; their options are
 the fields of the classes. A new member is legal here by standing in its table.

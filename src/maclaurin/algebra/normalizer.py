@@ -80,6 +80,11 @@ class Normalizer:
         return False
 
     @property
+    def forgets_row_scale(self) -> bool:
+        """Whether a positive factor common to numerator and denominator of a row leaves output and gradient alike."""
+        return self.is_scale_invariant
+
+    @property
     def learned(self) -> tuple[str, ...]:
         """Keywords of the tensors it reads: ``length_exponent``, ``norm_weight``, ``norm_bias``, ..."""
         return ()
@@ -124,6 +129,10 @@ class Sum(Normalizer):
     @property
     def cancels_sign(self) -> bool:
         return self.eps == 0 and self.clamp is None
+
+    @property
+    def forgets_row_scale(self) -> bool:
+        return self.eps == 0 and self.clamp is None and not self.detach
 
     @property
     def formula(self) -> str:

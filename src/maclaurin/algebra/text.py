@@ -53,8 +53,8 @@ def _options_text(member: Any) -> list[str]:
         if field.metadata.get("positional"):
             if value == field.default:
                 continue
-            numbers = value if isinstance(value, tuple) else (value,)
-            out.append(",".join(_number_text(each) for each in numbers))
+            is_whole = isinstance(value, int)  # in full: the grammar reads whole numbers without an exponent
+            out.append(str(value) if is_whole else ",".join(_number_text(each) for each in value))
         elif value != field.default:
             name = option_name(field)
             out.append(name if field.type == "bool" else f"{name}={_number_text(value)}")

@@ -37,23 +37,21 @@ def list_mechanisms(
     print_table(
         [
             Column("name"),
+            Column("state", is_number=True),
             Column("mechanism"),
-            Column("weights"),
-            Column(f"state at K=V={HEAD_DIM}", is_number=True),
             Column("summary", is_note=True),
         ],
         [
             (
                 row["name"],
-                row["mechanism"],
-                row["positivity"],
                 integer(row["state_size"]) if row["is_finite_state"] else "-",
+                row["mechanism"],
                 row["summary"],
             )
             for row in rows
         ],
     )
-    hint("'maclaurin show NAME' explains one of them.")
+    hint(f"'maclaurin show NAME' explains one of them; state: numbers per head at K = V = {HEAD_DIM}.")
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:
@@ -69,4 +67,5 @@ def describe(recipe: Recipe) -> dict[str, Any]:
         "state_size": mechanism.state_size(HEAD_DIM, HEAD_DIM) if mechanism.is_finite_state else None,
         "summary": recipe.summary,
         "literature": list(recipe.literature),
+        "aliases": list(recipe.aliases),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 LENGTH = 1024
 
 # what a finite state is measured by, and what a growing cache is; the other's keys are None
-_STATE_KEYS = ("state_size", "state_bytes_float32", "break_even_length", "flops_per_token")
+_STATE_KEYS = ("state_size", "state_bytes_float32", "num_moments", "break_even_length", "flops_per_token")
 _CACHE_KEYS = ("cache_numbers_per_token", "cache_bytes_per_token_16bit", "flops_per_token_and_cached_key")
 
 _SIGNS = {
@@ -57,25 +58,29 @@ def describe(recipe: Recipe, *, key_dim: int, value_dim: int) -> dict[str, Any]:
     """Everything that is known of a mechanism at a head size; None where a thing does not apply.
 
     Sizes are per key/value head. ``break_even_length`` is the length at which a 16-bit key/value cache reaches the
-    bytes of the float32 moments; ``cache_numbers_per_token`` what one more token adds where no finite state exists.
+    bytes of the float32 moments and of the keys and values in a window; ``cache_numbers_per_token`` what one more token
+    adds where no finite state exists; ``operands`` the tensors that ``attend`` needs besides query, key and value.
     """
     from maclaurin.evaluate import methods
 
-    mechanism, named = recipe.mechanism, _named(recipe)
+    mechanism, named, window = recipe.mechanism, _named(recipe), recipe.mechanism.window
     return {
         "name": recipe.name,
         "mechanism": str(mechanism),
         "catalogue": [each.name for each in named],
+        "aliases": [alias for each in named for alias in each.aliases],
         "summary": next((each.summary for each in named), recipe.summary),
         "formula": mechanism.formula.split(";  "),
         "terms": _terms(mechanism),
+        "operands": list(mechanism.operands),
         "positivity": mechanism.positivity,
         "is_finite_state": mechanism.is_finite_state,
+        "window": None if window is None else {"width": window.width, "sinks": window.sinks},
         "key_dim": key_dim,
         "value_dim": value_dim,
         **(_state if mechanism.is_finite_state else _cache)(mechanism, key_dim, value_dim),
         "methods": methods(mechanism),
-        "layer": {"rotary": recipe.layer.rotary, "convolution": recipe.layer.convolution},
+        "layer": asdict(recipe.layer),
         "literature": list(dict.fromkeys(name for each in named for name in each.literature)),
     }
 
@@ -89,6 +94,7 @@ def _state(mechanism: Mechanism, key_dim: int, value_dim: int) -> dict[str, Any]
     return {
         "state_size": size,
         "state_bytes_float32": 4 * size,
+        "num_moments": mechanism.num_moments(key_dim),
         "break_even_length": length,
         "flops_per_token": mechanism.flops_per_token(key_dim, value_dim),
         **dict.fromkeys(_CACHE_KEYS),
@@ -116,7 +122,8 @@ def _terms(mechanism: Mechanism) -> dict[str, str]:
         terms["clamp"] = f"a logit above {similarity.clamp:g} counts as {similarity.clamp:g}; no finite state"
     if similarity.is_centered:
         terms["@mean"] = "expanded around c, the mean logit of the query's visible keys, instead of around 0"
-    return {**terms, normalizer.name: _first_paragraph(type(normalizer))}
+    members = [normalizer, *mechanism.gates.parts, *([] if mechanism.window is None else [mechanism.window])]
+    return {**terms, **{each.name: _first_paragraph(type(each)) for each in members}}
 
 
 def _first_paragraph(cls: type) -> str:
@@ -130,7 +137,8 @@ def _what(facts: dict[str, Any]) -> list[tuple[str, str]]:
     if facts["summary"]:
         fields.append(("", facts["summary"]))
     fields += _under("formula", [part for line in facts["formula"] for part in line.split("; ")])
-    return [*fields, ("weights", _SIGNS[facts["positivity"]])]
+    tensors = ", ".join([*facts["operands"], "query, key, value"])
+    return [*fields, ("weights", _SIGNS[facts["positivity"]]), ("reads", tensors)]
 
 
 def _cost(facts: dict[str, Any]) -> list[tuple[str, str]]:
@@ -151,6 +159,8 @@ def _cost(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ]
     length = facts["break_even_length"]
     tokens = "more tokens than a float can count" if length is None else f"{integer(math.ceil(length))} tokens"
+    kept = ["the moments"] if facts["num_moments"] else []
+    kept += [] if facts["window"] is None else ["the keys and values in the window"]
     return [
         ("sizes", head),
         (
@@ -158,18 +168,27 @@ def _cost(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{integer(facts['state_size'])} numbers, {byte_size(facts['state_bytes_float32'])} in float32, "
             "at any length",
         ),
-        ("break-even", f"{tokens}: there a 16-bit key/value cache reaches the bytes of the moments"),
+        ("break-even", f"{tokens}: there a 16-bit key/value cache reaches the bytes of {' and '.join(kept)}"),
         ("operations", f"{integer(facts['flops_per_token'])} per token, at any length"),
     ]
 
 
 def _use(facts: dict[str, Any]) -> list[tuple[str, str]]:
     able = [f"{name}: " + ("yes" if reason is None else f"no, {reason}") for name, reason in facts["methods"].items()]
-    taps = facts["layer"]["convolution"]
-    layer = "rotary positions" if facts["layer"]["rotary"] else "no positions"
-    layer += f", short convolution of width {taps}" if taps else ", no convolution"
     literature = facts["literature"] or ["no name in the catalogue"]
-    return [*_under("methods", able), ("layer", layer), *_under("literature", literature)]
+    also = _under("also", [", ".join(facts["aliases"])] if facts["aliases"] else [])
+    return [*_under("methods", able), ("layer", _layer(facts)), *_under("literature", literature), *also]
+
+
+def _layer(facts: dict[str, Any]) -> str:
+    options, read = facts["layer"], facts["operands"]
+    words = ["rotary positions" if options["rotary"] else "no positions"]
+    words.append(f"short convolution of width {options['convolution']}" if options["convolution"] else "no convolution")
+    if "log_decay" in read:
+        words.append(f"log decays by {options['decay']}")
+    if "output_gate" in read:
+        words.append("one output gate per " + ("channel" if options["vector_gate"] else "head"))
+    return ", ".join(words)
 
 
 def _under(label: str, lines: list[str]) -> list[tuple[str, str]]:

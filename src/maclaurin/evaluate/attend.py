@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.algebra.catalogue import mechanism_of
-from maclaurin.errors import MethodError, nearest
-from maclaurin.evaluate import parallel, recurrent
+from maclaurin.errors import ConfigError, MethodError, nearest
+from maclaurin.evaluate import chunked, fused, parallel, recurrent
+from maclaurin.evaluate.packed import attend_packed
 from maclaurin.evaluate.pairs import largest_logit
 from maclaurin.evaluate.problem import Options, Problem, pose
 from maclaurin.evaluate.state import State
 
-_ACCUMULATE = {"parallel": parallel.accumulate, "recurrent": recurrent.accumulate}
-_REFUSAL = {"parallel": lambda mechanism: None, "recurrent": recurrent.refusal}
+
+class _Evaluation(NamedTuple):
+    """One way to compute a mechanism.
+
+    Args:
+        accumulate: from a problem to its accumulator and state.
+        refusal: why it cannot serve a mechanism, or None.
+        has_chunks: whether it takes ``chunk_size`` and ``kernel``.
+    """
+
+    accumulate: Callable[..., tuple[Accumulator, State | None]]
+    refusal: Callable[[Mechanism], str | None]
+    has_chunks: bool = False
+
+
+_EVALUATIONS = {
+    "parallel": _Evaluation(parallel.accumulate, lambda mechanism: None),
+    "recurrent": _Evaluation(recurrent.accumulate, recurrent.refusal),
+    "chunked": _Evaluation(chunked.accumulate, chunked.refusal, has_chunks=True),
+    "fused": _Evaluation(fused.accumulate, fused.refusal, has_chunks=True),
+}
+_KERNELS = ("auto", "torch")
+
+#: Numbers in the logits of one call beyond which ``auto`` leaves the parallel form: 256 MB in float32.
+_MANY_PAIRS = 1 << 26
 
 
 class Diagnostics(NamedTuple):
@@ -45,11 +71,11 @@ def methods(mechanism: Mechanism | str) -> dict[str, str | None]:
     """Every evaluation, with None if it serves the mechanism and the reason if it does not.
 
     Example:
-        >>> methods("taylor:2/sum")
-        {'parallel': None, 'recurrent': None}
+        >>> [name for name, reason in methods("taylor:2/sum").items() if reason is None]
+        ['parallel', 'recurrent', 'chunked']
     """
     mechanism = mechanism_of(mechanism)
-    return {name: refuse(mechanism) for name, refuse in _REFUSAL.items()}
+    return {name: each.refusal(mechanism) for name, each in _EVALUATIONS.items()}
 
 
 def attend(
@@ -62,6 +88,8 @@ def attend(
     is_causal: bool = True,
     scale: float | None = None,
     mask: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
     log_decay: Tensor | None = None,
     value_gate: Tensor | None = None,
     output_gate: Tensor | None = None,
@@ -73,6 +101,8 @@ def attend(
     state: State | None = None,
     return_state: bool = False,
     return_diagnostics: bool = False,
+    chunk_size: int | None = None,
+    kernel: str = "auto",
 ) -> AttentionOutput:
     r"""Attention by any mechanism of the family, by any method, with equal results.
 
@@ -85,13 +115,20 @@ def attend(
         query: ``[B, H, T, K]``.
         key: ``[B, Hkv, S, K]``, H a multiple of Hkv; query head h reads key/value head h // (H / Hkv).
         value: ``[B, Hkv, S, V]``.
-        method: ``parallel`` (the reference, O(T S)), ``recurrent`` (token by token), or ``auto``: recurrent for one
-            query on a given state, otherwise parallel. An explicit method that cannot serve raises.
+        method: ``parallel`` (the reference, O(T S)), ``recurrent`` (token by token), ``chunked`` (O(T) for finite
+            states), ``fused`` (softmax's kernels, for ``exp``), or ``auto``: recurrent for one query on a given state,
+            otherwise parallel, and above 2**26 pairs fused or chunked where they serve. An explicit method that
+            cannot serve raises. All give equal results.
         is_causal: query t sees key s only if s <= t + S - T (aligned to the end); keys of ``state`` always.
         scale: of the logits; None: K ** -0.5 for the identity map (and inside a window), 1 for others. 0 is a scale.
         mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel only, and
             without returned state). Applied together with ``is_causal``. Hidden keys and values may hold anything,
             NaN included. Queries standing on hidden positions lose what is not finite in them.
+        cu_seqlens: bounds ``[N + 1]`` (int32 or int64, from 0 to T, never decreasing) of N documents that lie one after
+            another in query, key, value and all that has their time; then B = 1, every document is attended to by
+            itself, aligned to its own end, and a state has one row a document. Not together with ``mask``. One
+            synchronization to read them; ``torch.compile`` breaks the graph there.
+        cu_seqlens_k: the same bounds on the keys' time, from 0 to S; None: those of the queries.
         log_decay: ``[B, Hkv, S]``, for ``+decay``: the weight of key s for query t is multiplied by
             exp(a_{s+1} + ... + a_t). All <= 0; -inf is an exact reset. The first one decays a carried state; hidden
             positions decay nothing.
@@ -106,6 +143,8 @@ def attend(
         state: what an earlier call returned, or ``State.empty``; gradients flow through it.
         return_state: also return the state after every key.
         return_diagnostics: also return :class:`Diagnostics` (parallel only).
+        chunk_size: tokens at a time, for ``chunked`` and where ``fused`` goes in stretches; None: by the mechanism.
+        kernel: ``auto``, or ``torch`` to keep to torch's public functions.
 
     Returns:
         :class:`AttentionOutput`. A query that sees no key gets zeros and gives zero gradients. Half-precision inputs
@@ -142,34 +181,81 @@ def attend(
         "norm_bias": norm_bias,
     }
     options = Options(is_causal, scale, mask, state, operands)
+    evaluate = partial(_evaluate, mechanism, _How(method, return_state, return_diagnostics, chunk_size, kernel))
     with torch.autocast(query.device.type, enabled=False):
-        problem = pose(mechanism, query, key, value, options)
-        chosen = _choose(problem, method, return_diagnostics=return_diagnostics)
-        _check_returns(problem, chosen, return_state=return_state, return_diagnostics=return_diagnostics)
-        accumulator, new_state = _ACCUMULATE[chosen](problem, return_state=return_state)
-        out = _normalize(problem, accumulator)
-        diagnostics = _diagnose(problem, accumulator) if return_diagnostics else None
+        if cu_seqlens is None and cu_seqlens_k is None:
+            return evaluate(query, key, value, options)
+        if return_diagnostics:
+            raise MethodError(
+                "attend: return_diagnostics was asked together with cu_seqlens, whose documents have no one answer.\n"
+                "  Leave it out, or call attend once for each document that is of interest."
+            )
+        bounds = cu_seqlens, cu_seqlens_k
+        return AttentionOutput(*attend_packed(evaluate, mechanism, (query, key, value), options, bounds), None)
+
+
+class _How(NamedTuple):
+    """The keywords of ``attend`` that change how a call is computed and what comes with its output."""
+
+    method: str
+    return_state: bool
+    return_diagnostics: bool
+    chunk_size: int | None
+    kernel: str
+
+
+def _evaluate(
+    mechanism: Mechanism, how: _How, query: Tensor, key: Tensor, value: Tensor, options: Options
+) -> AttentionOutput:
+    """One batch."""
+    problem = pose(mechanism, query, key, value, options)
+    chosen = _choose(problem, how.method, return_diagnostics=how.return_diagnostics)
+    chunks = _chunks(chosen, how.method, how.chunk_size, how.kernel)
+    _check_returns(problem, chosen, return_state=how.return_state, return_diagnostics=how.return_diagnostics)
+    accumulator, new_state = _EVALUATIONS[chosen].accumulate(problem, return_state=how.return_state, **chunks)
+    out = normalize(problem, accumulator)
+    diagnostics = _diagnose(problem, accumulator) if how.return_diagnostics else None
     return AttentionOutput(out.flatten(1, 2).to(problem.dtype), new_state, diagnostics)
 
 
 def _choose(problem: Problem, method: str, *, return_diagnostics: bool) -> str:
+    mechanism = problem.mechanism
     if method == "auto":
-        is_step = problem.state is not None and problem.num_queries == 1 and problem.pair_mask is None
-        is_able = recurrent.refusal(problem.mechanism) is None and not return_diagnostics
-        return "recurrent" if is_step and is_able else "parallel"
-    if method not in _ACCUMULATE:
-        raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*_ACCUMULATE, 'auto'])}")
-    reason = _REFUSAL[method](problem.mechanism)
+        is_plain = problem.pair_mask is None and not return_diagnostics
+        is_step = problem.state is not None and problem.num_queries == 1
+        pairs = problem.queries.any[..., 0].numel() * problem.num_keys
+        wanted = ["recurrent"] if is_step else ["fused", "chunked"] if pairs > _MANY_PAIRS else []
+        able = [each for each in wanted if is_plain and _EVALUATIONS[each].refusal(mechanism) is None]
+        return able[0] if able else "parallel"
+    if method not in _EVALUATIONS:
+        raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*_EVALUATIONS, 'auto'])}")
+    reason = _EVALUATIONS[method].refusal(mechanism)
     if reason:
-        able = [name for name, why in methods(problem.mechanism).items() if why is None]
+        able = [name for name, why in methods(mechanism).items() if why is None]
         raise MethodError(
-            f"attend: method={method!r} cannot serve {problem.mechanism.describe()}: {reason}.\n"
+            f"attend: method={method!r} cannot serve {mechanism.describe()}: {reason}.\n"
             f"  Methods that can: {', '.join(able)}."
         )
     return method
 
 
-def _normalize(problem: Problem, accumulator: Accumulator) -> Tensor:
+def _chunks(chosen: str, asked: str, chunk_size: int | None, kernel: str) -> dict[str, Any]:
+    """``chunk_size`` and ``kernel`` for an evaluation that takes them."""
+    if chunk_size is not None and (isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1):
+        raise ConfigError(f"attend: chunk_size={chunk_size!r} is no number of tokens.\n  Give a whole number >= 1.")
+    if kernel not in _KERNELS:
+        raise ConfigError(f"attend: kernel={kernel!r} does not exist: {nearest(kernel, _KERNELS)}")
+    if _EVALUATIONS[chosen].has_chunks:
+        return {"chunk_size": chunk_size, "kernel": kernel}
+    if chunk_size is not None and asked != "auto":
+        raise ConfigError(
+            f"attend: chunk_size={chunk_size} was given to method={asked!r}, which has no chunks.\n"
+            "  Leave it out, or use method='chunked'."
+        )
+    return {}
+
+
+def normalize(problem: Problem, accumulator: Accumulator) -> Tensor:
     """The normalizer, and the output gate before or after it; ``[B, H, G, T, V]``."""
     normalizer, gate = problem.mechanism.normalizer, problem.mechanism.gates.output
     if gate is None or problem.output_gate is None:

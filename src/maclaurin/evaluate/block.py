@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Similarity
-from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 
 
 def logits(query_BHGTK: Tensor, key_BHSK: Tensor, scale: float) -> Tensor:
@@ -54,19 +53,3 @@ def accumulate_block(
     """The accumulator of a block: weights of every pair, summed over keys."""
     weights, log_scale = similarity.weigh(logits_BHGTS, visible, center_BHGT, log_decay)
     return Accumulator.from_weights(weights, value_BHSV[:, :, None], visible, log_scale, log_decay)
-
-
-def log_sum(denominator_logit_BHS: Tensor, visible: Tensor, log_decay: Tensor | None = None) -> Tensor:
-    """L: log of the sum of d exp(u) over each query's visible keys, ``[B, H, G, T]``.
-
-    Args:
-        denominator_logit_BHS: u.
-        visible: bool, broadcastable to ``[B, H, G, T, S]``.
-        log_decay: log d, broadcastable to the same; None for none.
-    """
-    u = denominator_logit_BHS[:, :, None, None]
-    u = u if log_decay is None else u + log_decay
-    u = torch.where(visible, u, EMPTY_LOG_SCALE).clamp(min=EMPTY_LOG_SCALE)
-    if u.shape[-1] == 0:
-        return u.new_full(u.shape[:-1], EMPTY_LOG_SCALE)
-    return torch.logsumexp(u, dim=-1).clamp(min=EMPTY_LOG_SCALE)

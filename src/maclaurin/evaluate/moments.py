@@ -116,25 +116,70 @@ class Moments(TensorTree):
             log_weight: log of a factor of each, ``[B, H, S]``; None for none.
         """
         moments = self if self.key_reference is None else self._adopt(_first_visible(key_BHSK, visible_BS))
-        reference = moments.key_reference
-        if reference is not None:
-            key_BHSK = key_BHSK - reference[:, :, None]
-        weight = key_BHSK.new_ones(*key_BHSK.shape[:3], 1)
-        if visible_BS is not None:
-            weight = weight * visible_BS[:, None, :, None].to(weight.dtype)
-        if log_weight is not None:
-            weight = weight * torch.exp(log_weight)[..., None]
-        mechanism = self.mechanism
-        powers = monomials(key_BHSK, max(*mechanism.moment_orders, *mechanism.denominator_orders, 0))
-        weighted_value = value_BHSV * weight
+        powers, weight = moments._summands(key_BHSK, visible_BS, log_weight)
+        weighted_value, mechanism = value_BHSV * weight, self.mechanism
         block = Moments(
             mechanism,
             tuple(powers[n].transpose(-1, -2) @ weighted_value for n in mechanism.moment_orders),
             tuple((powers[n] * weight).sum(-2) for n in mechanism.denominator_orders),
             None if 0 in mechanism.denominator_orders else weight.sum((-1, -2)),
-            reference,
+            moments.key_reference,
         )
         return moments.merge(block)
+
+    def absorb_in_place(
+        self,
+        key_BHSK: Tensor,
+        value_BHSV: Tensor,
+        visible_BS: Tensor | None,
+        log_weight: Tensor | None = None,
+        log_decay_BH: Tensor | None = None,
+    ) -> None:
+        """What :meth:`decayed` and then :meth:`absorb` return, written over these moments, which must be contiguous.
+
+        Args:
+            key_BHSK: mapped keys.
+            value_BHSV: their values.
+            visible_BS: bool; None for all.
+            log_weight: log of a factor of each, ``[B, H, S]``; None for none.
+            log_decay_BH: log of a factor of what is held already; None for none.
+        """
+        if log_decay_BH is not None:
+            factor = torch.exp(log_decay_BH)
+            for held in self._sums:
+                held.mul_(factor.reshape(*factor.shape, *[1] * (held.ndim - 2)))
+        if self.key_reference is not None:
+            adopted = self._adopt(_first_visible(key_BHSK, visible_BS)).key_reference
+            assert adopted is not None
+            self.key_reference.copy_(adopted)
+        powers, weight = self._summands(key_BHSK, visible_BS, log_weight)
+        weighted_value = (value_BHSV * weight).flatten(0, 1)
+        for n, moment in zip(self.mechanism.moment_orders, self.numerators, strict=True):
+            flat = moment.view(len(weighted_value), *moment.shape[2:])
+            flat.baddbmm_(powers[n].flatten(0, 1).transpose(-1, -2), weighted_value)
+        for n, total in zip(self.mechanism.denominator_orders, self.denominators, strict=True):
+            total.add_((powers[n] * weight).sum(-2))
+        if self.separate_count is not None:
+            self.separate_count.add_(weight.sum((-1, -2)))
+
+    @property
+    def _sums(self) -> tuple[Tensor, ...]:
+        """Everything that decays."""
+        return (*self.numerators, *self.denominators, *([] if self.separate_count is None else [self.separate_count]))
+
+    def _summands(
+        self, key_BHSK: Tensor, visible_BS: Tensor | None, log_weight: Tensor | None
+    ) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Monomials of keys about the reference, ``[B, H, S, F_n]`` for every n, and their weights ``[B, H, S, 1]``."""
+        if self.key_reference is not None:
+            key_BHSK = key_BHSK - self.key_reference[:, :, None]
+        weight = key_BHSK.new_ones(*key_BHSK.shape[:3], 1)
+        if visible_BS is not None:
+            weight = weight * visible_BS[:, None, :, None].to(weight.dtype)
+        if log_weight is not None:
+            weight = weight * torch.exp(log_weight)[..., None]
+        highest = max(*self.mechanism.moment_orders, *self.mechanism.denominator_orders, 0)
+        return monomials(key_BHSK, highest), weight
 
     def merge(self, other: Moments) -> Moments:
         """The moments of the union of two disjoint key sets; associative."""

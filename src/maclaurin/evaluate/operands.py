@@ -6,8 +6,10 @@ mapped key, V value dim.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from maclaurin.algebra import FeatureMap
@@ -43,6 +45,23 @@ class Queries:
         near, far = (None if each is None else each[:, :, :, time] for each in (self.near, self.far))
         return replace(self, near=near, far=far)
 
+    def split(self, sizes: Sequence[int]) -> list[Queries]:
+        """Consecutive stretches; one step for autograd, where slices would cost a whole tensor each."""
+        near, far = (
+            [None] * len(sizes) if each is None else torch.split(each, list(sizes), dim=3) for each in (self.near, self.far)
+        )
+        return [replace(self, near=a, far=b) for a, b in zip(near, far, strict=True)]
+
+
+def chunk_sizes(length: int, chunk_size: int) -> list[int]:
+    """Lengths of consecutive chunks; empty for nothing.
+
+    >>> chunk_sizes(7, 3)
+    [3, 3, 1]
+    """
+    whole, rest = divmod(length, chunk_size)
+    return [chunk_size] * whole + ([rest] if rest else [])
+
 
 @dataclass(frozen=True, eq=False)
 class Keys:
@@ -71,6 +90,17 @@ class Keys:
             None if self.log_decay is None else self.log_decay[:, :, time],
             None if self.denominator_logit is None else self.denominator_logit[:, :, time],
         )
+
+    def split(self, sizes: Sequence[int]) -> list[Keys]:
+        """Consecutive stretches; one step for autograd, where slices would cost a whole tensor each."""
+        time = {"key": 2, "value": 2, "visible": 1, "log_decay": 2, "denominator_logit": 2}
+        parts: list[dict[str, Tensor]] = [{} for _ in sizes]
+        for name, dim in time.items():
+            tensor: Tensor | None = getattr(self, name)
+            if tensor is not None:
+                for part, each in zip(parts, torch.split(tensor, list(sizes), dim=dim), strict=True):
+                    part[name] = each
+        return [Keys(**part) for part in parts]
 
     @property
     def shown(self) -> Tensor:

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Similarity
 from maclaurin.algebra.accumulator import merged_log_denominator
-from maclaurin.evaluate.block import accumulate_block, log_sum, logits, mean_logit
+from maclaurin.evaluate.block import accumulate_block, logits, mean_logit
+from maclaurin.evaluate.log_denominator import log_sum
 from maclaurin.evaluate.operands import map_visible
 from maclaurin.evaluate.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
-class _Pairs:
+class Pairs:
     """Keys that are weighed pair by pair: those in the state's cache, then the new ones.
 
     Args:
@@ -36,14 +37,14 @@ class _Pairs:
     hidden: Tensor | None
 
     @classmethod
-    def of(cls, problem: Problem) -> _Pairs:
+    def of(cls, problem: Problem) -> Pairs:
         keys, visible, decay = problem.keys, problem.visible, problem.pairwise_log_decay
         hidden = None if keys.visible is None else ~keys.visible[:, None, :, None]
         if problem.state is None or problem.state.cache is None:
             return cls(keys.key, keys.value, visible, decay, hidden)
         old, since = problem.state.cache.entries, problem.log_decay_of_state
         shown = old.visible[:, None, None, None]
-        shape = torch.broadcast_shapes(shown.shape[:-1], visible.shape[:-1])
+        shape = torch.broadcast_shapes(shown.shape[:-1], visible.shape[:-1])  # type: ignore[no-untyped-call]
         if decay is not None and since is not None and old.log_weight is not None:
             decay = torch.cat([old.log_weight[:, :, None, None] + since[..., None], decay], dim=-1)
         return cls(
@@ -57,7 +58,7 @@ class _Pairs:
 
 def accumulate_pairs(problem: Problem) -> Accumulator:
     """The accumulator of every query over the state's keys and the new ones."""
-    mechanism, pairs = problem.mechanism, _Pairs.of(problem)
+    mechanism, pairs = problem.mechanism, Pairs.of(problem)
     near_visible = far_visible = pairs.visible
     if mechanism.window is not None:
         near_visible = mechanism.window.near(pairs.visible)
@@ -71,9 +72,8 @@ def accumulate_pairs(problem: Problem) -> Accumulator:
         far = _far(problem, mechanism.far, pairs, far_visible)
         found = far if found is None else found.merge(far)
     assert found is not None
-    if problem.keys.denominator_logit is None:
-        return found
-    return replace(found, log_denominator=_log_denominator(problem, found))
+    log_denominator = log_denominator_of(problem, found)
+    return found if log_denominator is None else replace(found, log_denominator=log_denominator)
 
 
 def largest_logit(problem: Problem) -> Tensor:
@@ -85,12 +85,12 @@ def largest_logit(problem: Problem) -> Tensor:
     return x.max() if x.numel() else x.new_zeros(())
 
 
-def _block(similarity: Similarity, x: Tensor, pairs: _Pairs, visible: Tensor) -> Accumulator:
+def _block(similarity: Similarity, x: Tensor, pairs: Pairs, visible: Tensor) -> Accumulator:
     center = mean_logit(x, visible, pairs.log_decay) if similarity.is_centered else None
     return accumulate_block(similarity, x, pairs.value, visible, center_BHGT=center, log_decay=pairs.log_decay)
 
 
-def _far(problem: Problem, similarity: Similarity, pairs: _Pairs, visible: Tensor) -> Accumulator:
+def _far(problem: Problem, similarity: Similarity, pairs: Pairs, visible: Tensor) -> Accumulator:
     """Keys that the moments hold, or will hold once the window has passed them."""
     queries, state, since = problem.queries, problem.state, problem.log_decay_of_state
     assert queries.far is not None
@@ -113,14 +113,13 @@ def _far(problem: Problem, similarity: Similarity, pairs: _Pairs, visible: Tenso
     return (old if since is None else old.decayed(since.expand(old.count.shape))).merge(new)
 
 
-def _log_denominator(problem: Problem, accumulator: Accumulator) -> Tensor:
-    """log of the sum of exp(u) over every key that a query sees, ``[B, H, G, T]``."""
+def log_denominator_of(problem: Problem, accumulator: Accumulator) -> Tensor | None:
+    """log of the sum of exp(u) over every key that a query sees, ``[B, H, G, T]``; None for other normalizers."""
     u, state = problem.keys.denominator_logit, problem.state
-    assert u is not None
+    if u is None:
+        return None
     new = log_sum(u, problem.visible, problem.pairwise_log_decay).expand(accumulator.count.shape)
     if state is None or state.log_denominator is None:
         return new
     old, since = state.log_denominator[..., None, None].expand(new.shape), problem.log_decay_of_state
-    found = merged_log_denominator(old if since is None else old + since, new)
-    assert found is not None
-    return found
+    return merged_log_denominator(old if since is None else old + since, new)

@@ -97,10 +97,10 @@ class Problem:
             device=key.device,
         )
 
-    def part(self, queries: slice, keys: slice, state: State | None) -> Problem:
-        """A stretch of queries and one of keys, aligned to their ends, after ``state``. No mask per pair."""
+    def of(self, queries: Queries, keys: Keys, state: State | None) -> Problem:
+        """The same call on some of the queries and keys, aligned to their ends, after ``state``."""
         assert self.pair_mask is None
-        return replace(self, queries=self.queries.part(queries), keys=self.keys.part(keys), state=state)
+        return replace(self, queries=queries, keys=keys, state=state)
 
 
 @dataclass(frozen=True, eq=False)

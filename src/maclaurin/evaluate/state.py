@@ -11,6 +11,8 @@ mapped key, V value dim, F_n monomials of order n.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -18,11 +20,14 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Mechanism, log_decay_after
-from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE, merged_log_denominator
-from maclaurin.errors import MethodError, StateError
-from maclaurin.evaluate.block import accumulate_block, log_sum, logits, mean_logit
+from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
+from maclaurin.algebra.grammar import parse
+from maclaurin.errors import GrammarError, MethodError, StateError
+from maclaurin.evaluate import storage
+from maclaurin.evaluate.block import accumulate_block, logits, mean_logit
 from maclaurin.evaluate.cache import Cache, Slots
 from maclaurin.evaluate.legality import moment_refusal
+from maclaurin.evaluate.log_denominator import followed_log_denominator, log_sum_of
 from maclaurin.evaluate.moments import Moments
 from maclaurin.evaluate.operands import Keys, Queries, map_visible
 from maclaurin.evaluate.tensor_tree import TensorTree
@@ -141,16 +146,12 @@ class State(TensorTree):
 
     def absorb(self, keys: Keys) -> State:
         """The state after more keys; those not visible change nothing."""
-        decay = None if keys.log_decay is None else log_decay_after(keys.log_decay)
+        decay = total = None
+        if keys.log_decay is not None:
+            decay, total = log_decay_after(keys.log_decay), keys.log_decay.sum(-1)
         entries = Cache(keys.key, keys.value, keys.shown, decay)
-        log_sum_BH = None
-        if keys.denominator_logit is not None:
-            visible = keys.shown[:, None, None, None]
-            decay_to_end = None if decay is None else decay[:, :, None, None]
-            log_sum_BH = log_sum(keys.denominator_logit, visible, decay_to_end)[:, :, 0, 0]
-        total = None if keys.log_decay is None else keys.log_decay.sum(-1)
         is_everything = keys.visible is None
-        return self._followed(entries, None, log_sum_BH, total, is_everything=is_everything)
+        return self._followed(entries, None, log_sum_of(keys), total, is_everything=is_everything)
 
     def merge(self, other: State, log_decay: Tensor | None = None) -> State:
         """The state of the keys of this one followed by those of ``other``; associative.
@@ -195,10 +196,8 @@ class State(TensorTree):
                 held = held.absorb(key, whole.value, gone, whole.log_weight)
         if held is not None and moments is not None:
             held = held.merge(moments)
-        own = self.log_denominator
-        if own is not None and log_decay is not None:
-            own = (own + log_decay).clamp(min=EMPTY_LOG_SCALE)
-        return State(self.mechanism, cache, held, merged_log_denominator(own, log_denominator))
+        log_denominator = followed_log_denominator(self.log_denominator, log_denominator, log_decay)
+        return State(self.mechanism, cache, held, log_denominator)
 
     def read(self, queries: Queries) -> Accumulator:
         """The accumulator of queries that see every key in the state."""
@@ -268,6 +267,72 @@ class State(TensorTree):
                 "each row of the new state."
             )
         return self.map_tensors(lambda each: each.index_select(0, index))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the state to a safetensors file: numbers and text, nothing that runs when it is read.
+
+        The file holds either its old content or all of the new one, also after a power cut. Gradients are not kept.
+
+        Args:
+            path: of the file, in a folder that exists.
+
+        Raises:
+            StateError: the mechanism has a callable feature map, which no file can hold; the file cannot be written.
+
+        Cost: one copy of the state in memory.
+
+        Example:
+            >>> import tempfile
+            >>> from maclaurin.algebra import mechanism
+            >>> state = State.empty(mechanism("elu1/sum"), batch_size=1, num_kv_heads=2, key_dim=3, value_dim=4)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     state.save(f"{folder}/prompt.safetensors")
+            ...     State.load(f"{folder}/prompt.safetensors").layout
+            (1, 2, 3, 4)
+        """
+        try:
+            text = str(self.mechanism)
+        except GrammarError as error:
+            raise StateError(
+                f"State.save: a state of {self.mechanism.describe()} cannot be saved: its feature map is a function, "
+                "which has no text.\n  Use a map of the grammar, or keep the state's named_tensors() by yourself."
+            ) from error
+        length = 0 if self.cache is None else self.cache.num_entries
+        metadata = {"mechanism": text, "sizes": json.dumps([*self.layout, length]), "dtype": str(self.dtype)}
+        storage.write(path, self.named_tensors(), metadata)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], *, device: torch.device | str = "cpu") -> State:
+        """The state that :meth:`save` wrote, number for number.
+
+        Args:
+            path: of the file.
+            device: where to put it.
+
+        Raises:
+            StateError: no such file, not one of ours, damaged, of another version, or of a mechanism that this version
+                cannot read.
+        """
+        tensors, metadata = storage.read(path, device)
+        try:
+            dtype = {str(each): each for each in (torch.float32, torch.float64)}[metadata["dtype"]]
+            batch, heads, width, value_dim, length = json.loads(metadata["sizes"])
+            state = State.empty(
+                parse(metadata["mechanism"]),
+                batch_size=batch,
+                num_kv_heads=heads,
+                key_dim=width or 0,  # moments of order 0 alone have none
+                value_dim=value_dim,
+                dtype=dtype,
+                device="meta",
+            )
+            state = replace(state, cache=None if state.cache is None else state.cache.padded(length))
+        except (KeyError, ValueError, TypeError, RuntimeError, OverflowError) as error:
+            raise StateError(
+                f"State.load: the header of {os.fspath(path)} cannot be read ({error!r}).\n"
+                "  It was written by a maclaurin with other mechanisms, or changed; save the state again with this one."
+            ) from error
+        return storage.filled(state, tensors, path)
 
     def _require_same(self, other: State) -> None:
         if not isinstance(other, State):

@@ -12,6 +12,7 @@ from maclaurin.algebra import Features, Mechanism, Recipe, recipe
 from maclaurin.errors import ConfigError, DtypeError, MaskError, ShapeError, StateError
 from maclaurin.evaluate import State, attend
 from maclaurin.nn.convolution import ShortConvolution
+from maclaurin.nn.gates import GATES, HeadShape
 from maclaurin.nn.rotary import rotate
 
 
@@ -31,7 +32,7 @@ class LayerState:
 
 
 class AttentionLayer(nn.Module):
-    """Projections, optional short convolution, positions, mechanism, output projection.
+    """Projections, optional short convolution, positions, mechanism with what it learns, output projection.
 
     Args:
         recipe: a :class:`Recipe`, a catalogue name or the text of a mechanism.
@@ -43,8 +44,8 @@ class AttentionLayer(nn.Module):
         method: evaluation method, see :func:`maclaurin.attend`.
 
     Raises:
-        ConfigError: head counts that do not divide, an odd ``key_dim`` with rotary positions, or rotary positions in
-            front of a map that promises non-negative inputs.
+        ConfigError: head counts that do not divide, an odd ``key_dim`` with rotary positions, rotary positions in
+            front of a map that promises non-negative inputs, or a decay that has no such name.
 
     Shape: ``[B, T, D] -> [B, T, D]``.
 
@@ -81,11 +82,15 @@ class AttentionLayer(nn.Module):
         self.output = nn.Linear(num_heads * self.value_dim, model_dim, bias=False)
         taps = self.recipe.layer.convolution
         self.convolution = ShortConvolution(sum(self.widths), taps) if taps else None
-        learned = self.mechanism.normalizer.learned
+        shape = HeadShape(model_dim, num_heads, self.num_kv_heads, self.value_dim)
+        read = self.mechanism.operands
+        # after the projections: a layer without gates draws the same weights as if there were none to have
+        self.gates = nn.ModuleDict({name: GATES[name](shape, self.recipe.layer) for name in read if name in GATES})
         # sigmoid(0.5) = 0.622 is where cosine attention's exponent starts (Mongaras et al., arXiv 2409.18747)
-        self.length_logit = nn.Parameter(torch.full((num_heads,), 0.5)) if "length_exponent" in learned else None
-        self.norm_weight = nn.Parameter(torch.ones(self.value_dim)) if "norm_weight" in learned else None
-        self.norm_bias = nn.Parameter(torch.zeros(self.value_dim)) if "norm_bias" in learned else None
+        self.length_logit = nn.Parameter(torch.full((num_heads,), 0.5)) if "length_exponent" in read else None
+        self.norm_weight = nn.Parameter(torch.ones(self.value_dim)) if "norm_weight" in read else None
+        self.norm_bias = nn.Parameter(torch.zeros(self.value_dim)) if "norm_bias" in read else None
+        self.far_log_weight = nn.Parameter(torch.zeros(num_heads)) if "far_log_weight" in read else None
 
     @property
     def mechanism(self) -> Mechanism:
@@ -140,6 +145,8 @@ class AttentionLayer(nn.Module):
             length_exponent=None if self.length_logit is None else torch.sigmoid(self.length_logit),
             norm_weight=self.norm_weight,
             norm_bias=self.norm_bias,
+            far_log_weight=self.far_log_weight,
+            **{name: gate(x_BTD) for name, gate in self.gates.items()},
             state=None if state is None else state.attention,
             return_state=return_state,
         )
@@ -219,7 +226,8 @@ def initialize(module: nn.Module, *, generator: torch.Generator, init_std: float
     """Draw every weight of ``module`` from ``generator``.
 
     Linear and convolution weights are uniform in +-1/sqrt(fan_in) (biases too), embeddings normal(0, 0.02). With
-    ``init_std`` all of them are normal(0, init_std) and biases zero, as the papers' configurations have it.
+    ``init_std`` all of them are normal(0, init_std) and biases zero, as the papers' configurations have it. What has a
+    start of its own keeps it: norms, the exponent of a length, the weight beyond a window, the bias of a decay.
     """
     for each in module.modules():
         if isinstance(each, nn.Embedding):

@@ -100,7 +100,7 @@ def same(what: str, actual: Tensor, expected: Tensor) -> Gap:
 def zero(what: str, actual: Tensor) -> Gap:
     """Exact zeros."""
     return Gap(
-        what, float("inf") if actual.isnan().any() else float(actual.abs().amax()) if actual.numel() else 0.0, EXACT
+        what, float("inf") if actual.isnan().any() else float(actual.detach().abs().amax()) if actual.numel() else 0.0, EXACT
     )
 
 

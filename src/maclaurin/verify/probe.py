@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 
 from maclaurin.errors import ConfigError
 from maclaurin.verify.inputs import Sizes
 from maclaurin.verify.subject import Case, Limits, Subject, Trial
-from maclaurin.verify.target import Fault, Form, Target
+from maclaurin.verify.target import Fault, Form
 
 #: Multiples that lengths and widths may have to be of.
 LENGTHS = (1, 16, 64, 128, 256)

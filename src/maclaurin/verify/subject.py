@@ -13,7 +13,7 @@ from torch import Tensor
 from maclaurin.algebra import Mechanism
 from maclaurin.evaluate import attend
 from maclaurin.verify.compare import DOUBLE, SINGLE, Tolerance
-from maclaurin.verify.inputs import GATES, Inputs, Sizes, draw, like, operand_names, takes_features
+from maclaurin.verify.inputs import AXES, GATES, Inputs, Sizes, draw, like, operand_names, takes_features
 from maclaurin.verify.target import Form, Result, Target
 
 #: A signed denominator may nearly vanish; rows whose output is so much larger than the values are left out there.
@@ -165,12 +165,13 @@ class Trial:
     @cached_property
     def inputs(self) -> Inputs:
         """Fresh inputs of these sizes."""
-        return self.another(0)
+        return self.subject.draw(self.sizes, self.case.operands, 0)
 
     def another(self, seed: int, **sizes: Any) -> Inputs:
-        """More inputs, perhaps of other sizes."""
+        """More inputs, perhaps of other sizes, under the same learned numbers."""
         asked = replace(self.sizes, **sizes) if sizes else self.sizes
-        return self.subject.draw(asked, self.case.operands, seed)
+        learned = {name: each for name, each in self.inputs.operands.items() if not set("TS") & set(AXES[name])}
+        return self.subject.draw(asked, self.case.operands, seed).having(**learned)
 
     @property
     def rtol(self) -> Tolerance:
@@ -188,7 +189,8 @@ class Trial:
         form = form or self.subject.form
         merged = {"is_causal": self.is_causal, **self.case.keywords, **keywords}
         merged = {name: each for name, each in merged.items() if each is not None}
-        merged = {name: each for name, each in merged.items() if name in {*form.accepted, "is_causal", "return_state"}}
+        known = {*form.accepted, "is_causal", "return_state", "receive"}
+        merged = {name: each for name, each in merged.items() if name in known}
         return form.call(inputs, **merged)
 
     def oracle(self, inputs: Inputs, **keywords: Any) -> Tensor:
@@ -246,14 +248,3 @@ def both_directions(subject: Subject) -> Iterator[Case]:
     for operands in subject.settings():
         for is_causal in subject.directions(operands):
             yield Case(operands, {"is_causal": is_causal})
-
-
-def detailed(*details: str) -> Any:
-    """Every set of operands with each of the law's own choices."""
-
-    def cases(subject: Subject) -> Iterator[Case]:
-        for operands in subject.settings():
-            for detail in details:
-                yield Case(operands, detail=detail)
-
-    return cases

@@ -202,8 +202,8 @@ class Form:
             positional = ()
         return positional, {**target.fixed, **{target.spelled(name): each for name, each in given.items()}}
 
-    def call(self, inputs: Inputs, **keywords: Any) -> Result:
-        """Output and state for keywords of ``attend``.
+    def call(self, inputs: Inputs, *, receive: Callable[[Tensor], Tensor] | None = None, **keywords: Any) -> Result:
+        """Output and state for keywords of ``attend``; ``receive`` sees every tensor argument last.
 
         Raises:
             Fault: what came back is no tensor of shape ``[B, H, T, V]`` in the target's layout.
@@ -211,6 +211,9 @@ class Form:
         if "return_state" not in self.accepted:
             keywords.pop("return_state", None)
         positional, named = self.arguments(inputs, **keywords)
+        if receive is not None:
+            positional = tuple(receive(each) for each in positional)
+            named = {name: receive(each) if isinstance(each, Tensor) else each for name, each in named.items()}
         returned = self.function(inputs["query"].dtype)(*positional, **named)
         state = None
         if not isinstance(returned, Tensor):

@@ -1,0 +1,119 @@
+"""Chunk by chunk: the state before a chunk is read, pairs are formed inside it alone, then the state absorbs it.
+
+For a finite state O(T) time, and beyond inputs and outputs O(T / C) memory: backward recomputes each chunk from the
+state before it. Without a finite state every chunk also reads all keys before it, block by block under a running
+maximum: O(T^2) time, O(T) memory.
+
+Dimension key: B batch, H key/value heads, G query heads per key/value head, T queries, S keys, C chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from maclaurin.algebra import Accumulator, Mechanism, Similarity
+from maclaurin.errors import MethodError
+from maclaurin.evaluate.block import accumulate_block, logits
+from maclaurin.evaluate.cache import Cache
+from maclaurin.evaluate.legality import moment_refusal
+from maclaurin.evaluate.operands import Keys, Queries, chunk_sizes
+from maclaurin.evaluate.pairs import accumulate_pairs
+from maclaurin.evaluate.past import accumulate_after_past
+from maclaurin.evaluate.problem import Problem
+from maclaurin.evaluate.recompute import recomputed
+from maclaurin.evaluate.state import State
+
+#: Chunk for keys that are read back block by block.
+_CACHE_CHUNK = 256
+
+
+def refusal(mechanism: Mechanism) -> str | None:
+    """Why this evaluation cannot serve the mechanism, or None if it can."""
+    if mechanism.far is None and mechanism.similarity.is_centered:
+        return "without a finite state the mean logit needs every pair before the first weight"
+    return moment_refusal(mechanism)
+
+
+def accumulate(
+    problem: Problem, *, return_state: bool, chunk_size: int | None, kernel: str
+) -> tuple[Accumulator, State | None]:
+    """The accumulator of every query, and the state after every key if asked for.
+
+    Args:
+        problem: the call.
+        return_state: whether the state is wanted.
+        chunk_size: C; None: by the size of the state.
+        kernel: ignored, there is one.
+
+    Raises:
+        MethodError: a mask per pair of query and key, which no state can serve.
+    """
+    if problem.pair_mask is not None:
+        raise MethodError(
+            "attend(method='chunked'): a mask [B, H, T, S] gives every query its own keys, and a state has one set "
+            "for all.\n  Use a mask [B, S] over keys, or method='parallel'."
+        )
+    if problem.mechanism.is_finite_state:
+        return _scan(problem, chunk_size or _chunk_size(problem), return_state=return_state)
+    read = partial(read_in_blocks, problem.mechanism.similarity)
+    accumulator = accumulate_after_past(problem, read, chunk_size or _CACHE_CHUNK)
+    return accumulator, problem.initial_state().absorb(problem.keys) if return_state else None
+
+
+def read_in_blocks(similarity: Similarity, queries: Queries, past: Sequence[Cache]) -> Accumulator:
+    """The accumulator of the queries over cached keys, one block at a time; each block keeps its own maximum."""
+    assert queries.near is not None
+    found: Accumulator | None = None
+    for block in past:
+        x, visible = logits(queries.near, block.key, queries.near_scale), block.visible[:, None, None, None]
+        decay = None if block.log_weight is None else block.log_weight[:, :, None, None]
+        here = accumulate_block(similarity, x, block.value, visible, log_decay=decay)
+        found = here if found is None else found.merge(here)
+    assert found is not None
+    return found
+
+
+def _chunk_size(problem: Problem) -> int:
+    """A power of two near the number of moments, where reading pairs and moments cost alike, and over the window."""
+    window = problem.mechanism.window
+    wanted = max(problem.mechanism.num_moments(problem.key_dim), 0 if window is None else window.width)
+    return max(64, min(256, 1 << (wanted - 1).bit_length()))
+
+
+def _scan(problem: Problem, chunk_size: int, *, return_state: bool) -> tuple[Accumulator, State | None]:
+    rows, columns, state = problem.num_queries, problem.num_keys, problem.initial_state()
+    if not problem.is_causal:
+        for each in problem.keys.split(chunk_sizes(columns, chunk_size)):
+            state = _absorb(each, state)
+        parts = problem.queries.split(chunk_sizes(rows, chunk_size) or [0])
+        return Accumulator.join([_read(part, state) for part in parts]), state if return_state else None
+    shared = min(rows, columns)  # queries that stand on a new key
+    lengths = chunk_sizes(shared, chunk_size)
+    early = chunk_sizes(columns - shared, chunk_size)
+    queries = problem.queries.split([rows - shared, *lengths])
+    keys = problem.keys.split([*early, *lengths])
+    found = [_read(queries[0], state)]
+    for each in keys[: len(early)]:
+        state = _absorb(each, state)
+    for number, (some_queries, some_keys) in enumerate(zip(queries[1:], keys[len(early) :], strict=True)):
+        is_last = number == len(lengths) - 1 and not return_state
+        accumulator, state = _chunk(problem, some_queries, some_keys, state, is_last=is_last)
+        found.append(accumulator)
+    return Accumulator.join(found), state if return_state else None
+
+
+def _chunk(problem: Problem, queries: Queries, keys: Keys, state: State, *, is_last: bool) -> tuple[Accumulator, State]:
+    def chunk(queries: Queries, keys: Keys, state: State) -> tuple[Accumulator, State]:
+        part = problem.of(queries, keys, state)
+        return accumulate_pairs(part), state if is_last else state.absorb(keys)
+
+    return recomputed(chunk, queries, keys, state)
+
+
+def _absorb(keys: Keys, state: State) -> State:
+    return recomputed(lambda keys, state: state.absorb(keys), keys, state)
+
+
+def _read(queries: Queries, state: State) -> Accumulator:
+    return recomputed(lambda queries, state: state.read(queries), queries, state)
