@@ -20,7 +20,7 @@ from maclaurin.algebra.normalizer import (
     Unnormalized,
 )
 from maclaurin.algebra.recipe import LayerOptions, Recipe
-from maclaurin.algebra.similarity import Similarity
+from maclaurin.algebra.similarity import SOFTMAX, Similarity
 from maclaurin.algebra.window import Window
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "CATALOGUE",
     "L2",
     "RMS",
+    "SOFTMAX",
     "Accumulator",
     "CallableMap",
     "Cosine",

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from maclaurin.algebra.grammar import parse
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.recipe import LayerOptions, Recipe
@@ -318,12 +320,13 @@ def recipe(name: str) -> Recipe:
         >>> recipe("gated_softmax_no_gate_L2norm_nodivS_noclamp").name
         'exp-l2'
     """
-    names = {**CATALOGUE, **ALIASES}
-    if name in names:
-        return names[name]
+    named = {**CATALOGUE, **ALIASES}
+    if name in named:
+        return named[name]
     if "/" not in name:
+        alike = ALIASES if "_" in name else CATALOGUE  # option strings have underscores, names of ours never
         raise GrammarError(
-            f"{name!r} asks for a mechanism that is not in the catalogue: {nearest(name, names)}\n"
+            f"{name!r} asks for a mechanism that is not in the catalogue: {nearest(name, alike)}\n"
             "  A text of the grammar has the form similarity/normalizer, for instance exp/sum."
         )
     return Recipe(name, parse(name))
@@ -348,7 +351,20 @@ def mechanism_of(value: Mechanism | str) -> Mechanism:
     if isinstance(value, Mechanism):
         return value
     if isinstance(value, str):
-        return mechanism(value)
+        if not torch.compiler.is_compiling():
+            return mechanism(value)
+        _read_before_tracing(value)
+        return _READ[value]
     raise MechanismError(
         f"{value!r} asks for a mechanism.\n  Give a Mechanism, its text such as 'exp/sum', or a name of the catalogue."
     )
+
+
+#: Texts met in a graph that is being compiled: a tracer cannot follow the grammar, but finds its result here.
+_READ: dict[str, Mechanism] = {}
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _read_before_tracing(text: str) -> bool:
+    _READ[text] = mechanism(text)
+    return True

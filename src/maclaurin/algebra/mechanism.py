@@ -12,7 +12,7 @@ from maclaurin.algebra.function import Exp
 from maclaurin.algebra.gate import Gates
 from maclaurin.algebra.monomials import num_monomials
 from maclaurin.algebra.normalizer import Normalizer
-from maclaurin.algebra.similarity import Similarity
+from maclaurin.algebra.similarity import SOFTMAX, Similarity
 from maclaurin.algebra.text import has_text, normalizer_text, part_text, similarity_text
 from maclaurin.algebra.window import Window
 from maclaurin.errors import GrammarError, MechanismError
@@ -79,7 +79,7 @@ class Mechanism:
         """How keys are weighed that are kept as they are: those in the window, or all without a finite state."""
         if self.far is None:
             return self.similarity
-        return None if self.window is None else Similarity(Exp())
+        return None if self.window is None else SOFTMAX
 
     @property
     def far(self) -> Similarity | None:
@@ -194,10 +194,10 @@ class Mechanism:
         """Weight and output as text."""
         decay = " d" if self.gates.decay else ""
         gated = "i v" if self.gates.value else "v"
-        lines = [self.similarity.formula]
-        if self.window is not None:
-            beyond = self._beyond_window
-            lines = [self.window.formula, beyond] if self._is_exp else [self.window.formula, beyond, *lines]
+        lines = [] if self.far is None else [self.far.formula]
+        if self.near is not None:
+            where = "" if self.window is None else f"{self.window.formula}: "
+            lines = [where + self.near.formula, *([] if self.window is None else [self._beyond_window]), *lines]
         sums = f"N = sum w{decay} {gated}, Z = sum w{decay}, n = " + ("sum d" if decay else "number of keys")
         if decay:
             sums += "; d = exp(sum of log decays after the key)"

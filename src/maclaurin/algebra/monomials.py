@@ -116,9 +116,20 @@ def _multisets(dim: int, order: int) -> dict[tuple[int, ...], int]:
     return {index: i for i, index in enumerate(combinations_with_replacement(range(dim), order))}
 
 
-@lru_cache(maxsize=64)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _hierarchy(dim: int, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every multiset of ``order``: its parent (last index removed), that index, sqrt(n / its multiplicity)."""
+    return _count_hierarchy(dim, order)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _product_table(dim: int, order_a: int, order_b: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every pair (J, L): the position of J + L, and sqrt(C(n, j) * binom(J + L, J))."""
+    return _count_products(dim, order_a, order_b)
+
+
+@lru_cache(maxsize=64)
+def _count_hierarchy(dim: int, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     parents = _multisets(dim, order - 1)
     indices = list(_multisets(dim, order))
     parent = np.array([parents[index[:-1]] for index in indices], dtype=np.int64)
@@ -128,8 +139,7 @@ def _hierarchy(dim: int, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray
 
 
 @lru_cache(maxsize=64)
-def _product_table(dim: int, order_a: int, order_b: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every pair (J, L): the position of J + L, and sqrt(C(n, j) * binom(J + L, J))."""
+def _count_products(dim: int, order_a: int, order_b: int) -> tuple[np.ndarray, np.ndarray]:
     whole = _multisets(dim, order_a + order_b)
     rows, columns = list(_multisets(dim, order_a)), list(_multisets(dim, order_b))
     target = np.empty((len(rows), len(columns)), dtype=np.int64)

@@ -201,7 +201,8 @@ class Unnormalized(Normalizer):
 class CumulativeGate(Normalizer):
     """out = N / max(sum over visible s of d_s exp(u_s), 1): a learned denominator that no query and no key enters.
 
-    u = ``denominator_logit`` is a number per key and head, d the decay factor of the key.
+    u = ``denominator_logit`` is a number per key and head, d the decay factor of the key. Keys that a window has left
+    behind count too.
 
     Source: gated_softmax_cumgate of Mongaras & Larson, arXiv 2507.23632.
     """

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra.feature_map import FeatureMap, Identity
-from maclaurin.algebra.function import Function, Positivity, Series
+from maclaurin.algebra.function import Exp, Function, Positivity, Series
 from maclaurin.errors import MechanismError
 
 
@@ -137,3 +137,7 @@ class Similarity:
         if self.is_centered:
             weight = f"exp(c) ({weight.replace('x', 'y')}), y = x - c, c = mean visible logit"
         return f"w = {weight}; {logit}"
+
+
+#: The weights of softmax attention, and of the keys inside a window.
+SOFTMAX = Similarity(Exp())

@@ -52,6 +52,6 @@ class Window:
 
     @property
     def formula(self) -> str:
-        """What the window does, as text."""
+        """Which keys are in it, as text."""
         sinks = f" and the first {self.sinks}" if self.sinks else ""
-        return f"the last {self.width}{sinks} keys: w = exp(x), x = scale <q, k>"
+        return f"the last {self.width}{sinks} keys"

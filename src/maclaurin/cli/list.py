@@ -51,7 +51,7 @@ def list_mechanisms(
             for row in rows
         ],
     )
-    hint(f"'maclaurin show NAME' explains one of them; state: numbers per head at K = V = {HEAD_DIM}.")
+    hint(f"'maclaurin show NAME' explains one; state: numbers per head at K = V = {HEAD_DIM}.")
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:

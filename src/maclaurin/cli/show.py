@@ -175,7 +175,7 @@ def _cost(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 def _use(facts: dict[str, Any]) -> list[tuple[str, str]]:
     able = [f"{name}: " + ("yes" if reason is None else f"no, {reason}") for name, reason in facts["methods"].items()]
-    literature = facts["literature"] or ["no name in the catalogue"]
+    literature = facts["literature"] or [("none" if facts["catalogue"] else "no name") + " in the catalogue"]
     also = _under("also", [", ".join(facts["aliases"])] if facts["aliases"] else [])
     return [*_under("methods", able), ("layer", _layer(facts)), *_under("literature", literature), *also]
 

@@ -88,7 +88,8 @@ def scales(mechanism: Mechanism, scale: float | None, key_dim: int) -> tuple[flo
             f"attend: scale={scale} is not a finite number.\n  Leave it out for the default, or give one."
         )
     similarity, normalizer = mechanism.similarity, mechanism.normalizer
-    if normalizer.needs_nonnegative and not similarity.sign_survives(scale, cancels_sign=normalizer.cancels_sign):
+    cancels_sign = normalizer.cancels_sign and mechanism.window is None  # a window adds weights that keep their sign
+    if normalizer.needs_nonnegative and not similarity.sign_survives(scale, cancels_sign=cancels_sign):
         raise MechanismError(
             f"attend: scale={scale:g} was asked of {mechanism.describe()}, whose weights are non-negative only at a "
             "scale >= 0.\n  Use a scale >= 0, sum:signed, or a normalizer without denominator."

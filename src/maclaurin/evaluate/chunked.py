@@ -17,11 +17,10 @@ from maclaurin.errors import MethodError
 from maclaurin.evaluate.block import accumulate_block, logits
 from maclaurin.evaluate.cache import Cache
 from maclaurin.evaluate.legality import moment_refusal
-from maclaurin.evaluate.operands import Keys, Queries, chunk_sizes
-from maclaurin.evaluate.pairs import accumulate_pairs
+from maclaurin.evaluate.operands import Queries, chunk_sizes
 from maclaurin.evaluate.past import accumulate_after_past
 from maclaurin.evaluate.problem import Problem
-from maclaurin.evaluate.recompute import recomputed
+from maclaurin.evaluate.scan import Stretch, scan
 from maclaurin.evaluate.state import State
 
 #: Chunk for keys that are read back block by block.
@@ -55,7 +54,7 @@ def accumulate(
             "for all.\n  Use a mask [B, S] over keys, or method='parallel'."
         )
     if problem.mechanism.is_finite_state:
-        return _scan(problem, chunk_size or _chunk_size(problem), return_state=return_state)
+        return scan(problem, _stretches(problem, chunk_size or _chunk_size(problem)), return_state=return_state)
     read = partial(read_in_blocks, problem.mechanism.similarity)
     accumulator = accumulate_after_past(problem, read, chunk_size or _CACHE_CHUNK)
     return accumulator, problem.initial_state().absorb(problem.keys) if return_state else None
@@ -81,39 +80,11 @@ def _chunk_size(problem: Problem) -> int:
     return max(64, min(256, 1 << (wanted - 1).bit_length()))
 
 
-def _scan(problem: Problem, chunk_size: int, *, return_state: bool) -> tuple[Accumulator, State | None]:
-    rows, columns, state = problem.num_queries, problem.num_keys, problem.initial_state()
-    if not problem.is_causal:
-        for each in problem.keys.split(chunk_sizes(columns, chunk_size)):
-            state = _absorb(each, state)
-        parts = problem.queries.split(chunk_sizes(rows, chunk_size) or [0])
-        return Accumulator.join([_read(part, state) for part in parts]), state if return_state else None
-    shared = min(rows, columns)  # queries that stand on a new key
-    lengths = chunk_sizes(shared, chunk_size)
-    early = chunk_sizes(columns - shared, chunk_size)
-    queries = problem.queries.split([rows - shared, *lengths])
-    keys = problem.keys.split([*early, *lengths])
-    found = [_read(queries[0], state)]
-    for each in keys[: len(early)]:
-        state = _absorb(each, state)
-    for number, (some_queries, some_keys) in enumerate(zip(queries[1:], keys[len(early) :], strict=True)):
-        is_last = number == len(lengths) - 1 and not return_state
-        accumulator, state = _chunk(problem, some_queries, some_keys, state, is_last=is_last)
-        found.append(accumulator)
-    return Accumulator.join(found), state if return_state else None
-
-
-def _chunk(problem: Problem, queries: Queries, keys: Keys, state: State, *, is_last: bool) -> tuple[Accumulator, State]:
-    def chunk(queries: Queries, keys: Keys, state: State) -> tuple[Accumulator, State]:
-        part = problem.of(queries, keys, state)
-        return accumulate_pairs(part), state if is_last else state.absorb(keys)
-
-    return recomputed(chunk, queries, keys, state)
-
-
-def _absorb(keys: Keys, state: State) -> State:
-    return recomputed(lambda keys, state: state.absorb(keys), keys, state)
-
-
-def _read(queries: Queries, state: State) -> Accumulator:
-    return recomputed(lambda queries, state: state.read(queries), queries, state)
+def _stretches(problem: Problem, chunk_size: int) -> list[Stretch]:
+    """Keys that no query stands on first, or queries before all keys; then chunks of both; all keys if not causal."""
+    rows, columns = problem.num_queries, problem.num_keys
+    shared = min(rows, columns) if problem.is_causal else 0
+    early_keys = [Stretch(0, each) for each in chunk_sizes(columns - shared, chunk_size)]
+    early_rows = [Stretch(each, 0) for each in chunk_sizes(rows - shared, chunk_size)]
+    both = [Stretch(each, each) for each in chunk_sizes(shared, chunk_size)]
+    return [*early_keys, *early_rows, *both] or [Stretch(0, 0)]

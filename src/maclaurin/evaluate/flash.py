@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
+from maclaurin.errors import MethodError
 
 
 def _kernels() -> tuple[Any, Any]:
@@ -32,9 +33,14 @@ def _kernels() -> tuple[Any, Any]:
     return aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-@lru_cache(maxsize=1)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_available() -> bool:
     """Whether this torch has the kernels and they compute what this file needs. Tried once per process."""
+    return _try_kernels()
+
+
+@lru_cache(maxsize=1)
+def _try_kernels() -> bool:
     try:
         _kernels()
         generator = torch.Generator().manual_seed(0)
@@ -69,6 +75,9 @@ def attend_with_log_scale(
         Numerator and denominator relative to the log scale, which is a constant for gradients. The denominator is 1
         where a key is visible. Rows without one hold anything finite.
 
+    Raises:
+        MethodError: in backward, if that is to be differentiated again.
+
     Cost: one pass of the kernel; backward one more, on one more column where the denominator has a gradient.
     """
     out, total, log_scale = _Attention.apply(query, key, value, is_causal, mask)  # type: ignore[no-untyped-call]
@@ -97,10 +106,14 @@ class _Attention(torch.autograd.Function):
         return out, torch.ones_like(log_scale), log_scale
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(
         ctx: Any, grad_out: Tensor | None, grad_total: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise MethodError(
+                "attend(method='fused'): the gradient of a gradient was asked for (create_graph=True); torch's fused "
+                "kernels have none.\n  Use method='chunked' or 'parallel'."
+            )
         query, key, value, log_scale, mask = ctx.saved_tensors
         if grad_out is None and grad_total is None:
             return (None,) * 5

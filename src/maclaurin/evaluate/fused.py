@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator, Exp, Mechanism, Similarity
+from maclaurin.algebra import SOFTMAX, Accumulator, Exp, Mechanism
 from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 from maclaurin.errors import MethodError
 from maclaurin.evaluate import flash
@@ -63,7 +63,7 @@ def accumulate(
     forgets_scale = problem.mechanism.normalizer.forgets_row_scale
     if _is_one_call(problem) and (forgets_scale or has_log_scale):
         return _one_call(problem, with_log_scale=not forgets_scale), state
-    if problem.pair_mask is not None:  # without a log scale: the mask is of the size of the pairs anyway
+    if problem.pair_mask is not None:  # no kernel serves: the mask is of the size of the pairs anyway
         return accumulate_pairs(problem), state
     read = _read if has_log_scale else partial(read_in_blocks, problem.mechanism.similarity)
     return accumulate_after_past(problem, read, chunk_size or _STRETCH), state
@@ -71,10 +71,15 @@ def accumulate(
 
 def _is_one_call(problem: Problem) -> bool:
     """Whether the kernel's own notion of who sees whom is enough: all, a square triangle, or a given mask."""
-    if problem.mechanism.gates.decay or 0 in (problem.num_queries, problem.num_keys):
+    if problem.mechanism.gates.decay or _is_empty(problem.queries, problem.keys.value):
         return False
     is_square = problem.num_queries == problem.num_keys and problem.state is None
     return problem.pair_mask is not None or is_square or not problem.is_causal
+
+
+def _is_empty(queries: Queries, value_BHSV: Tensor) -> bool:
+    """Whether there is nothing to compute, which the kernels do not take."""
+    return value_BHSV.numel() == 0 or queries.any[..., 0].numel() == 0
 
 
 def _one_call(problem: Problem, *, with_log_scale: bool) -> Accumulator:
@@ -124,8 +129,8 @@ def _read(queries: Queries, past: Sequence[Cache]) -> Accumulator:
     cache = past[0]
     for each in past[1:]:
         cache = cache.followed_by(each)
-    if cache.key.shape[2] == 0 or queries.any.shape[3] == 0:
-        return read_in_blocks(Similarity(Exp()), queries, (cache,))
+    if _is_empty(queries, cache.value):
+        return read_in_blocks(SOFTMAX, queries, (cache,))
     keys = (cache.key, cache.value, _bias(cache.visible, cache.log_weight))
     found = _kernel(queries, keys, is_causal=False, mask=None, with_log_scale=True)
     weight = cache.visible.to(cache.value.dtype)[:, None]

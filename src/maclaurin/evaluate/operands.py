@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra import FeatureMap
+from maclaurin.evaluate.tensor_tree import TensorTree
 
 
 @dataclass(frozen=True, eq=False)
-class Queries:
+class Queries(TensorTree):
     """Mapped queries under the similarity of the keys that are kept and of those that the moments hold.
 
     Args:
@@ -47,9 +48,9 @@ class Queries:
 
     def split(self, sizes: Sequence[int]) -> list[Queries]:
         """Consecutive stretches; one step for autograd, where slices would cost a whole tensor each."""
-        near, far = (
-            [None] * len(sizes) if each is None else torch.split(each, list(sizes), dim=3) for each in (self.near, self.far)
-        )
+        nothing = [None] * len(sizes)
+        near = nothing if self.near is None else torch.split(self.near, list(sizes), dim=3)
+        far = nothing if self.far is None else torch.split(self.far, list(sizes), dim=3)
         return [replace(self, near=a, far=b) for a, b in zip(near, far, strict=True)]
 
 
@@ -64,7 +65,7 @@ def chunk_sizes(length: int, chunk_size: int) -> list[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Keys:
+class Keys(TensorTree):
     """New keys and everything that has their time.
 
     Args:

@@ -44,18 +44,19 @@ class Documents:
         return len(self.queries) - 1
 
     def buckets(self) -> list[list[int]]:
-        """The documents, those together whose lengths lie between the same powers of two, queries and keys each.
+        """The documents, those together whose lengths differ by less than a factor sqrt(2), queries and keys each.
 
-        Padding to the longest of a bucket so costs less than a factor of two in either. At least one bucket.
+        Padding to the longest of a bucket so costs less than that in either, and less than twice the pairs. At least
+        one bucket.
 
         Example:
             >>> Documents((0, 5, 6, 10, 17), (0, 5, 6, 10, 17)).buckets()
-            [[0, 2, 3], [1]]
+            [[0, 2], [1], [3]]
         """
         found: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for document in range(len(self)):
             lengths = (bounds[document + 1] - bounds[document] for bounds in (self.queries, self.keys))
-            found[tuple(length.bit_length() for length in lengths)].append(document)
+            found[tuple((length * length).bit_length() for length in lengths)].append(document)
         return list(found.values()) or [[]]
 
 
@@ -120,7 +121,8 @@ def attend_packed(
         MaskError: a mask.
         StateError: a state of a batch other than N.
 
-    Cost: under twice the queries and keys, one copy of inputs and output, one synchronization for the bounds.
+    Cost: under sqrt(2) times the queries and keys and twice their pairs, one copy of inputs and output, one
+        synchronization for the bounds.
     """
     documents = _check(mechanism, inputs, options, *bounds)
     query, key, value = inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
@@ -45,3 +45,8 @@ class TensorTree:
     def tensors(self) -> tuple[Tensor, ...]:
         """Every tensor, in a fixed order."""
         return tuple(self.named_tensors().values())
+
+    def rebuilt(self, tensors: Iterable[Tensor]) -> Self:
+        """The same value with its tensors replaced, in the order of :meth:`tensors`."""
+        given = iter(tensors)
+        return self.map_tensors(lambda _: next(given))

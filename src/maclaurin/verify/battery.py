@@ -148,9 +148,8 @@ def judge(law: Law, subject: Subject) -> Row:
         return Row(**head, verdict="not run", reason=reason)
     worst: Gap | None = None
     refusals: list[str] = []
-    for sizes in dict.fromkeys(
-        subject.limits.fit(each) if law.is_fitted else _legal(subject, each) for each in law.grid
-    ):
+    fit = subject.limits.fit if law.is_fitted else _legal(subject)
+    for sizes in dict.fromkeys(fit(each) for each in law.grid):
         for case in law.cases(subject):
             gap, refused = _ask(law, subject, sizes, case)
             refusals += [refused] if refused else []
@@ -164,10 +163,9 @@ def judge(law: Law, subject: Subject) -> Row:
     return Row(**head, verdict="passed", **_numbers(worst), reason=refused and f"declined: {refused}")
 
 
-def _legal(subject: Subject, sizes: Sizes) -> Sizes:
-    """Sizes of a law about sizes: only what probing found refused is given up."""
-    limits = subject.limits
-    return replace(limits, lengths=1, widths=1).fit(sizes)
+def _legal(subject: Subject) -> Callable[[Sizes], Sizes]:
+    """What fits sizes of a law about sizes: only what probing found refused is given up."""
+    return replace(subject.limits, lengths=1, widths=1).fit
 
 
 def _numbers(gap: Gap) -> dict[str, Any]:
@@ -201,11 +199,12 @@ def _failed(head: dict[str, Any], law: Law, trial: Trial, gap: Gap) -> Row:
     """The row of a failure, at the smallest sizes that still fail."""
     subject, case = trial.subject, trial.case
     sizes, found = trial.sizes, gap
+    fit = subject.limits.fit if law.is_fitted else _legal(subject)
     began = time.monotonic()
     for each in smaller(trial.sizes):
         if time.monotonic() - began > SHRINKING_SECONDS:
             break
-        fitted = subject.limits.fit(each) if law.is_fitted else _legal(subject, each)
+        fitted = fit(each)
         if fitted.volume >= sizes.volume:
             continue
         smaller_gap, _ = _ask(law, subject, fitted, case)

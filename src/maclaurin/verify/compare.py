@@ -99,9 +99,8 @@ def same(what: str, actual: Tensor, expected: Tensor) -> Gap:
 
 def zero(what: str, actual: Tensor) -> Gap:
     """Exact zeros."""
-    return Gap(
-        what, float("inf") if actual.isnan().any() else float(actual.detach().abs().amax()) if actual.numel() else 0.0, EXACT
-    )
+    found = actual.detach().double().abs().amax() if actual.numel() else torch.zeros(())
+    return Gap(what, float("inf") if found.isnan() else float(found), EXACT)
 
 
 def holds(what: str, fact: object, reason: str = "a yes or a no") -> Gap:
@@ -110,16 +109,21 @@ def holds(what: str, fact: object, reason: str = "a yes or a no") -> Gap:
 
 
 def close_gradients(
-    what: str, actual: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: Tolerance
+    what: str,
+    actual: Mapping[str, Tensor],
+    expected: Mapping[str, Tensor],
+    tolerance: Tolerance,
+    *,
+    floor: float = 1e-3,
 ) -> Iterator[Gap]:
-    """Every gradient that both have; relative to its own largest number, or to 1e-2 of the largest of all of them.
+    """Every gradient that both have; relative to its own largest number, 1e-2 of the largest of all, or ``floor``.
 
     A gradient that is zero in exact arithmetic, of a norm of one number for instance, holds only rounding errors.
     """
     largest = max((float(each.detach().abs().amax()) for each in expected.values() if each.numel()), default=0.0)
-    floor = 1e-2 * largest if largest < float("inf") else 0.0
+    floor = max(floor, 1e-2 * largest if largest < float("inf") else 0.0)
     for name in expected:
-        yield close(f"{what} of {name}", actual[name], expected[name], tolerance, floor=max(floor, 1e-300))
+        yield close(f"{what} of {name}", actual[name], expected[name], tolerance, floor=floor)
 
 
 def finite(what: str, tensor: Tensor) -> Gap:

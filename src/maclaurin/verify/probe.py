@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -23,16 +24,18 @@ _LONGER = (Sizes(batch=2, heads=3, queries=5, keys=9), Sizes(batch=2, heads=3, q
 
 
 class _SeesFused(TorchFunctionMode):
-    """Notes whether torch's attention is called with its own causal mask, which stands on the first key."""
+    """Notes whether torch's attention gets T != S and its own causal mask, which stands on the first key."""
 
     def __init__(self) -> None:
         super().__init__()
         self.is_seen = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is F.scaled_dot_product_attention and ((kwargs or {}).get("is_causal") or True in args[5:6]):
-            self.is_seen = True
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention and (kwargs.get("is_causal") or True in args[5:6]):
+            query, key = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("query", "key")))
+            self.is_seen = self.is_seen or query.shape[-2] != key.shape[-2]
+        return func(*args, **kwargs)
 
 
 def first_line(error: BaseException) -> str:
@@ -73,7 +76,8 @@ def probe(form: Form, forms: tuple[Form, ...], seed: int) -> Subject:
         errors = [error for each in sizes if (error := error_at(each, square)) is not None]
         if errors:
             refused[name] = f"{name} raised {type(errors[0]).__name__}: {first_line(errors[0])}"[:160]
-    subject = Subject(form, forms, Limits(lengths, widths, refused, _alignment(found, limits), is_single=False), seed)
+    subject = Subject(form, forms, Limits(lengths, widths, refused, target.alignment), seed)
+    subject = Subject(form, forms, replace(subject.limits, alignment=_alignment(subject)), seed)
     return Subject(form, forms, _with_precision(subject), seed)
 
 
@@ -114,14 +118,15 @@ def _multiples(subject: Subject) -> tuple[int, int]:
     raise ConfigError(
         f"verify: {subject.form.name} could be called at no size; the first call raised "
         f"{type(errors[0]).__name__}: {first_line(errors[0])}\n"
-        "  It is called as fn(query, key, value, **keywords) in float64; say layout, rename or fixed if it wants others."
+        "  It is called as fn(query, key, value, **keywords) in float64; say layout, rename or fixed."
     )
 
 
-def _alignment(subject: Subject, limits: Limits) -> str:
+def _alignment(subject: Subject) -> str:
     with _SeesFused() as mode:
-        _error(Subject(subject.form, subject.forms, limits, subject.seed), Sizes(queries=4, key_dim=4, value_dim=4))
-    return "start" if mode.is_seen else limits.alignment
+        for sizes in _LONGER:
+            _error(subject, sizes)
+    return "start" if mode.is_seen else subject.limits.alignment
 
 
 def _with_precision(subject: Subject) -> Limits:
@@ -133,4 +138,4 @@ def _with_precision(subject: Subject) -> Limits:
     except Exception:
         return limits  # the laws will say so
     is_single = bool((output.float().double() == output.double()).all()) and bool(output.any())
-    return Limits(limits.lengths, limits.widths, limits.refused, limits.alignment, is_single)
+    return replace(limits, is_single=is_single)

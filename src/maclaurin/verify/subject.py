@@ -18,6 +18,9 @@ from maclaurin.verify.target import Form, Result, Target
 
 #: A signed denominator may nearly vanish; rows whose output is so much larger than the values are left out there.
 LARGEST_QUOTIENT = 30.0
+#: Added to queries and keys where weights may vanish: nearly orthogonal ones leave a sum that cancels, whose rounding
+#: errors say nothing about a law.
+OFFSET = 1.5
 
 
 @dataclass(frozen=True)
@@ -127,10 +130,11 @@ class Subject:
         return [self.given, (*self.given, *self.optional)] if self.optional else [self.given]
 
     def directions(self, operands: Iterable[str] = ()) -> list[bool]:
-        """Causal and bidirectional, as far as it can; with decay only causal."""
+        """Causal and bidirectional, as far as it can; with decay or a window only causal."""
         if not self.takes("is_causal"):
             return [self.target.is_causal]
-        return [True] if "log_decay" in operands else [True, False]
+        is_ordered = "log_decay" in operands or (self.like is not None and self.like.window is not None)
+        return [True] if is_ordered else [True, False]
 
     @property
     def rtol(self) -> Tolerance:
@@ -145,7 +149,10 @@ class Subject:
 
     def draw(self, sizes: Sizes, operands: Iterable[str], seed: int) -> Inputs:
         """Float64 inputs."""
-        return draw(sizes, operands, self.seed * 101 + seed, is_nonnegative=takes_features(self.like))
+        drawn = draw(sizes, operands, self.seed * 101 + seed, is_nonnegative=takes_features(self.like))
+        if self.like is None or self.like.positivity == "positive":
+            return drawn
+        return drawn.map(lambda each: each + OFFSET, ["query", "key"])
 
 
 @dataclass(frozen=True, eq=False)

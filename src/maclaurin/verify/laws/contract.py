@@ -1,4 +1,4 @@
-"""How a function behaves as a citizen: it repeats itself, changes nothing it is given, and refuses what it does not know."""
+"""How a function behaves: it repeats itself, changes nothing it is given, and refuses what it does not know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from maclaurin.verify.compare import Gap, close, close_gradients, holds, same
 from maclaurin.verify.inputs import Sizes, smaller
 from maclaurin.verify.law import PRIMES, Law, differentiable
 from maclaurin.verify.laws.agreement import LENGTHS, WIDTHS
-from maclaurin.verify.subject import Trial, both_directions, gradients
+from maclaurin.verify.subject import Trial, gradients
 
 #: A keyword that nobody has.
 UNKNOWN = "no_such_keyword_exists"
@@ -116,16 +116,33 @@ def accumulates(trial: Trial) -> Iterator[Gap]:
     yield from close_gradients("gradient of a sum of cotangents", both, summed, trial.rtol)
 
 
-EVERY_LENGTH = tuple(Sizes(each.batch, each.heads, each.queries, 4, 4) for each in LENGTHS)
+def one_at_a_time(trial: Trial) -> Iterator[Gap]:
+    """The gradient of one input is the same whether or not the others want one."""
+    leaves = trial.inputs.leaves()
+    output = trial.run(leaves).output
+    keep = trial.keep(output, trial.inputs)
+    together = gradients(output, leaves.tensors, 3, keep)
+    for name in together:
+        leaf = trial.inputs[name].detach().clone().requires_grad_()
+        alone = gradients(trial.run(trial.inputs.having(**{name: leaf})).output, {name: leaf}, 3, keep)
+        yield from close_gradients("gradient alone", alone, {name: together[name]}, trial.rtol)
+
+
+EVERY_LENGTH = (
+    Sizes(1, 1, 1, 1, 1),
+    Sizes(2, 1, 1, 4, 4),
+    *(Sizes(each.batch, each.heads, each.queries, 4, 4) for each in LENGTHS),
+)
 EVERY_WIDTH = tuple(Sizes(each.batch, each.heads, 8, each.key_dim, each.key_dim) for each in WIDTHS)
 
 LAWS = (
-    Law("lengths", "every length is legal", shapes, grid=EVERY_LENGTH, is_fitted=False, cases=both_directions),
+    Law("lengths", "every length is legal", shapes, grid=EVERY_LENGTH, is_fitted=False),
     Law("widths", "every width is legal", shapes, grid=EVERY_WIDTH, is_fitted=False),
     Law("unknown keyword", "a keyword that does not exist is a TypeError", unknown_keyword),
     Law("in place", "nothing that is given is changed", in_place),
     Law("repeats", "the same call gives the same bits", repeats, grid=(PRIMES, LENGTHS[-1])),
     Law("strides", "the layout of the memory does not matter", strides),
     Law("zero values", "values of zero give zeros and finite gradients", zeros, needs=(differentiable,)),
+    Law("one gradient", "a gradient does not depend on the others", one_at_a_time, needs=(differentiable,)),
     Law("linear gradients", "gradients are linear in the cotangent", accumulates, needs=(differentiable,)),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -66,7 +67,7 @@ def reset(trial: Trial) -> Iterator[Gap]:
     log_decay[..., cuts[1:-1]] = -math.inf
     mine, theirs = inputs.having(log_decay=log_decay).leaves(), inputs.leaves()
     output = trial.run(mine).output
-    segments = [trial.run(theirs.times(a, b)).output for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    segments = [trial.run(theirs.times(a, b)).output for a, b in pairwise(cuts)]
     expected = torch.cat(segments, dim=2)
     keep = trial.keep(expected, inputs)
     yield close("output", output * keep, expected * keep, trial.rtol)

@@ -15,8 +15,8 @@ from maclaurin.verify.laws.padding import mask_of
 from maclaurin.verify.subject import Case, Subject, Trial
 from maclaurin.verify.tree import as_leaves, copied, map_tensors
 
-SMALL = (Sizes(batch=1, heads=2, queries=5, key_dim=3, value_dim=2), Sizes(2, 4, 3, 2, 2, kv_heads=2))
-LONG = (Sizes(batch=1, heads=2, queries=70, key_dim=3, value_dim=3), Sizes(2, 1, 131, 2, 2))
+SMALL = (Sizes(batch=1, heads=2, queries=4, key_dim=2, value_dim=3), Sizes(2, 2, 3, 2, 3, kv_heads=1))
+LONG = (Sizes(batch=1, heads=2, queries=70, key_dim=3, value_dim=3), Sizes(1, 1, 131, 2, 3))
 
 _Values = Mapping[str, Tensor]
 
@@ -66,6 +66,8 @@ def _analytic(objective: Callable[[_Values], Tensor], values: _Values) -> dict[s
 
 def elementwise(trial: Trial) -> Iterator[Gap]:
     """Every number of every input, gates included."""
+    if trial.sizes == SMALL[1] and (trial.case.keywords.get("is_causal") is False or trial.case.detail):
+        return  # once with shared heads is enough
     step, tolerance = _step(trial)
     objective = _objective(trial, _keywords(trial))
     values = trial.inputs.tensors
@@ -82,6 +84,8 @@ def _gaps(found: _Values, expected: _Values, tolerance: Tolerance) -> Iterator[G
 
 def along_directions(trial: Trial) -> Iterator[Gap]:
     """A random direction of every input, on sequences longer than any chunk."""
+    if trial.sizes == LONG[1] and (trial.case.keywords.get("is_causal") is False or trial.case.detail):
+        return
     step, tolerance = _step(trial)
     objective = _objective(trial, _keywords(trial))
     values = trial.inputs.tensors

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from maclaurin.verify.compare import Gap, close, close_gradients, finite, zero
 from maclaurin.verify.inputs import AXES, Inputs, Sizes, like
-from maclaurin.verify.law import Law, taking
+from maclaurin.verify.law import Law, causal, taking
 from maclaurin.verify.laws.state import pieces
 from maclaurin.verify.subject import Case, Subject, Trial, both_directions, gradients
 from maclaurin.verify.tree import copied
 
-SIZES = (Sizes(batch=2, heads=3, queries=13, key_dim=5, value_dim=7), Sizes(1, 2, 13, 3, 4), Sizes(3, 2, 70, 3, 2))
+SIZES = (
+    Sizes(batch=2, heads=3, queries=13, key_dim=5, value_dim=7),
+    Sizes(1, 2, 13, 3, 4),
+    Sizes(2, 1, 70, 3, 4),
+    Sizes(2, 4, 9, 3, 4, 2),
+)
 #: What stands on padded keys and values: a factor of noise.
 CONTENTS = {"other numbers": 3.0, "1e30": 1e30, "NaN": math.nan, "infinity": math.inf}
 PLACES = ("left", "right", "interior")
@@ -26,7 +32,7 @@ def mask_of(place: str, batch: int, length: int) -> Tensor:
     time = torch.arange(length)
     rows = []
     for b in range(batch):
-        pads = max(1, length // 3) - b % 2
+        pads = length - 4 if b == 0 and length > 64 else max(1, length // 3) - b % 2  # a whole chunk of pads
         by_place = {"left": time >= pads, "right": time < length - pads, "interior": (time + b) % 3 != 1}
         rows.append(by_place[place])
     return torch.stack(rows)
@@ -52,54 +58,56 @@ def padded(trial: Trial, inputs: Inputs, mask: Tensor, content: str) -> Inputs:
     return Inputs({name: dirty(name, each) for name, each in inputs.tensors.items()})
 
 
-def _where(trial: Trial) -> tuple[str, str]:
-    place, _, content = trial.case.detail.partition(", ")
-    return place, content
-
-
 def _tokens(inputs: Inputs, b: int, tokens: Tensor) -> Inputs:
     """Batch row b without its padding."""
     return inputs.row(b).take(T=tokens, S=tokens)
 
 
+def _contents(trial: Trial, names: Iterable[str] = CONTENTS) -> list[str]:
+    """What may stand on padding here."""
+    subject = trial.subject
+    legal = set(CONTENTS) if subject.target.mask_kind == "keys" else {"other numbers", "1e30"}
+    if subject.like is not None and subject.like.similarity.map.name == "expmap":  # exp of 1e30 is no feature
+        legal -= {"1e30", "infinity"}
+    if trial.sizes.queries > 40:
+        legal &= {"NaN"} if "NaN" in legal else {"other numbers"}
+    elif not trial.is_causal:
+        legal &= {"other numbers", "NaN"}
+    return [each for each in names if each in legal]
+
+
 def pads_reach_nothing(trial: Trial) -> Iterator[Gap]:
     """Valid rows and gradients are those of the unpadded run; gradients on pads are exactly zero."""
-    place, content = _where(trial)
     clean = trial.inputs
-    mask = mask_of(place, trial.sizes.batch, clean.length)
-    leaves = padded(trial, clean, mask, content).leaves()
-    output = trial.run(leaves, mask=mask).output
-    valid = torch.where(mask[:, None, :, None], output, torch.zeros((), dtype=output.dtype))
-    yield finite("valid rows", valid)
-    keeps = []
-    for b, tokens in enumerate(mask):
-        alone = trial.run(_tokens(clean, b, tokens)).output
-        keep = trial.keep(alone, clean)
-        keeps.append((alone, keep))
-        yield close(f"valid rows of batch row {b}", output[b : b + 1, :, tokens] * keep, alone * keep, trial.rtol)
-    if not trial.subject.target.has_gradients:
-        return
-    weight = torch.zeros_like(valid)
-    for b, tokens in enumerate(mask):
-        weight[b : b + 1, :, tokens] = like(keeps[b][0], 40 + b).to(weight.dtype) * keeps[b][1]
-    found = _gradients_under(valid, weight, leaves)
-    per_time = [name for name in found if AXES[name][0] == "B"]
-    for name in per_time:
-        letter = next(each for each in "TS" if each in AXES[name])
-        pads = found[name].movedim(AXES[name].index(letter), 1)[~mask]
-        yield zero(f"gradient of {name} on pads", pads)
-    for b, tokens in enumerate(mask):
-        fresh = _tokens(clean, b, tokens).leaves()
-        expected = _gradients_under(trial.run(fresh).output, weight[b : b + 1, :, tokens], fresh)
-        mine = {name: found[name] for name in per_time}
-        wanted = {name: expected[name] for name in per_time}
-        yield from close_gradients(
-            f"gradient in batch row {b}", _tokens(Inputs(mine), b, tokens).tensors, wanted, trial.rtol
-        )
+    mask = mask_of(trial.case.detail, trial.sizes.batch, clean.length)
+    alone = [_tokens(clean, b, tokens).leaves() for b, tokens in enumerate(mask)]
+    expected = [trial.run(each).output for each in alone]
+    weights = [like(each, 40 + b).double() * trial.keep(each, clean) for b, each in enumerate(expected)]
+    wanted = [_gradients_under(*each) for each in zip(expected, weights, alone, strict=True)]
+    for content in _contents(trial):
+        leaves = padded(trial, clean, mask, content).leaves()
+        output = trial.run(leaves, mask=mask).output
+        whole = torch.zeros_like(output, dtype=torch.float64)
+        for b, tokens in enumerate(mask):
+            whole[b : b + 1, :, tokens] = weights[b]
+            keep = (weights[b] != 0).to(output.dtype)
+            row = output[b : b + 1, :, tokens]
+            yield close(f"row {b} with {content} on its pads", row * keep, expected[b] * keep, trial.rtol)
+        if not trial.subject.target.has_gradients:
+            continue
+        valid = torch.where(mask[:, None, :, None], output, torch.zeros((), dtype=output.dtype))
+        found = {name: each for name, each in _gradients_under(valid, whole, leaves).items() if AXES[name][0] == "B"}
+        for name, each in found.items():
+            axis = AXES[name].index(next(letter for letter in "TS" if letter in AXES[name]))
+            yield zero(f"gradient of {name} on pads of {content}", each.movedim(axis, 1)[~mask])
+        for b, tokens in enumerate(mask):
+            mine = _tokens(Inputs(found), b, tokens).tensors
+            theirs = {name: wanted[b][name] for name in mine}
+            yield from close_gradients(f"gradient in row {b} with {content} on its pads", mine, theirs, trial.rtol)
 
 
 def _gradients_under(output: Tensor, weight: Tensor, leaves: Inputs) -> dict[str, Tensor]:
-    total = (output * weight).sum()
+    total = (output.double() * weight).sum()
     if not total.requires_grad:
         return {name: torch.zeros_like(each) for name, each in leaves.tensors.items()}
     found = torch.autograd.grad(total, list(leaves.tensors.values()), allow_unused=True)
@@ -109,28 +117,24 @@ def _gradients_under(output: Tensor, weight: Tensor, leaves: Inputs) -> dict[str
 
 def pads_and_states(trial: Trial) -> Iterator[Gap]:
     """States of a padded batch go on as each prompt alone would; a masked sequence may be split anywhere."""
-    place, content = _where(trial)
     clean = trial.inputs
-    mask = mask_of(place, trial.sizes.batch, clean.length)
-    dirty, more = padded(trial, clean, mask, content), trial.another(9).times(0, 3)
+    mask = mask_of(trial.case.detail, trial.sizes.batch, clean.length)
+    more = trial.another(9).times(0, 3 * trial.subject.limits.lengths)
     with torch.no_grad():
-        whole = trial.run(dirty, mask=mask, return_state=True)
-        split, last = pieces(trial, dirty, mask=mask)
-        by_split = torch.cat(split, dim=2)
-        for name, state in (("the padded prompt", whole.state), ("its pieces", last)):
-            after = trial.run(more, state=copied(state)).output
-            yield finite(f"output after {name}", after)
-            for b, tokens in enumerate(mask):
-                joined = _tokens(clean, b, tokens).joined(more.row(b))
-                expected = trial.run(joined).output[:, :, int(tokens.sum()) :]
-                keep = trial.keep(expected, clean)
-                yield close(f"output after {name}, batch row {b}", after[b : b + 1] * keep, expected * keep, trial.rtol)
-        for b, tokens in enumerate(mask):
-            expected = whole.output[b : b + 1, :, tokens]
-            keep = trial.keep(expected, clean)
-            yield close(
-                f"valid rows of pieces, row {b}", by_split[b : b + 1, :, tokens] * keep, expected * keep, trial.rtol
-            )
+        alone = [_tokens(clean, b, tokens).joined(more.row(b)) for b, tokens in enumerate(mask)]
+        expected = [trial.run(each).output for each in alone]
+        for content in _contents(trial, ("other numbers", "NaN")):
+            dirty = padded(trial, clean, mask, content)
+            prompt = trial.run(dirty, mask=mask, return_state=True)
+            split, last = pieces(trial, dirty, mask=mask)
+            answers = {"the padded prompt": (prompt.output, prompt.state), "its pieces": (torch.cat(split, 2), last)}
+            for name, (output, state) in answers.items():
+                after = trial.run(more, state=copied(state)).output
+                for b, tokens in enumerate(mask):
+                    actual = torch.cat([output[b : b + 1, :, tokens], after[b : b + 1]], dim=2)
+                    keep = trial.keep(expected[b], clean)
+                    what = f"row {b} of {name}, and three tokens after it, with {content} on its pads"
+                    yield close(what, actual * keep, expected[b] * keep, trial.rtol)
 
 
 def all_true(trial: Trial) -> Iterator[Gap]:
@@ -167,26 +171,13 @@ def nothing_to_see(trial: Trial) -> Iterator[Gap]:
             yield zero(f"gradient of {name} in a batch row that is all padding", each[0])
 
 
-def _contents(subject: Subject, contents: tuple[str, ...], keywords: tuple[dict[str, bool], ...]) -> Iterator[Case]:
-    legal = contents if subject.target.mask_kind == "keys" else contents[:2]  # a pair mask says who sees whom only
-    is_exponential = subject.like is not None and subject.like.similarity.map.name == "expmap"
-    for operands in subject.settings():
-        for place in PLACES:
-            for content in legal:
-                if not (is_exponential and content in ("1e30", "infinity")):
-                    yield from (Case(operands, each, f"{place}, {content}") for each in keywords)
+def _places(subject: Subject) -> Iterator[Case]:
+    yield from (Case(operands, detail=place) for operands in subject.settings() for place in PLACES)
 
 
-def _padding(subject: Subject) -> Iterator[Case]:
-    yield from _contents(subject, tuple(CONTENTS), ({},))
-    if subject.takes("is_causal"):
-        for case in _contents(subject, ("other numbers", "NaN"), ({"is_causal": False},)):
-            if "log_decay" not in case.operands:
-                yield case
-
-
-def _padded_states(subject: Subject) -> Iterator[Case]:
-    yield from _contents(subject, ("other numbers", "NaN"), ({},))
+def _places_in_both_directions(subject: Subject) -> Iterator[Case]:
+    for case in both_directions(subject):
+        yield from (replace(case, detail=place) for place in PLACES)
 
 
 _NEEDS = (taking("mask"),)
@@ -197,15 +188,15 @@ LAWS = (
         pads_reach_nothing,
         _NEEDS,
         SIZES,
-        _padding,
+        _places_in_both_directions,
     ),
     Law(
         "padding: states",
         "a padded prompt's state goes on as the prompt alone",
         pads_and_states,
-        (*_NEEDS, taking("state")),
+        (*_NEEDS, taking("state"), causal),
         SIZES,
-        _padded_states,
+        _places,
     ),
     Law("padding: none", "a mask of all True equals no mask", all_true, _NEEDS, SIZES, both_directions),
     Law(

@@ -48,7 +48,7 @@ def tiny(trial: Trial) -> Iterator[Gap]:
     """Tiny inputs are no special case: no epsilon stands where none is named."""
     factors = dict(zip(("query", "key", "value"), TINY[trial.case.detail], strict=True))
     inputs = Inputs({name: each * factors.get(name, 1.0) for name, each in trial.inputs.tensors.items()})
-    yield from compare(trial, inputs, tolerance=HOMOGENEOUS)
+    yield from compare(trial, inputs, tolerance=HOMOGENEOUS, floor=0.0)
 
 
 def magnitude_of_values(trial: Trial) -> Iterator[Gap]:
@@ -60,10 +60,9 @@ def magnitude_of_values(trial: Trial) -> Iterator[Gap]:
         power = min((0, 1), key=lambda each: deviation(doubled, 2.0**each * output))
         if deviation(doubled, 2.0**power * output) > 1e-4:
             return  # neither, as with a learned bias
-        for factor in (1e-12, 1e-4, 1e6, -1.0):
-            sign = 1.0 if factor > 0 else -1.0
+        for factor in (1e-12, 1e-4, 1e6, *([-1.0] if power else [])):
             scaled = trial.run(inputs.map(lambda each, by=factor: by * each, ["value"])).output
-            expected = output * (factor if power else sign)
+            expected = output * factor**power
             keep = trial.keep(output, inputs)
             tolerance = trial.rtol if trial.subject.limits.is_single else HOMOGENEOUS
             yield close(f"output of {factor:g} times the values", scaled * keep, expected * keep, tolerance)

@@ -40,6 +40,8 @@ def pieces(trial: Trial, inputs: Inputs, *, through: Any = None, **keywords: Any
 
 def splits(trial: Trial) -> Iterator[Gap]:
     """Prefill, chunks and single tokens give the whole: values, gradients through the states, and the next state."""
+    if "chunk_size" in trial.case.keywords and trial.sizes.queries > 40:
+        return  # chunks of one token are slow
     mine, theirs = trial.inputs.leaves(), trial.inputs.leaves()
     whole = trial.run(theirs, return_state=True)
     outputs, state = pieces(trial, mine)
@@ -73,6 +75,18 @@ def only_the_state(trial: Trial) -> Iterator[Gap]:
         whole = trial.run(trial.inputs).output
     keep = trial.keep(whole, trial.inputs)
     yield close("output", torch.cat(outputs, dim=2) * keep, whole * keep, trial.rtol)
+
+
+def both_ways(trial: Trial) -> Iterator[Gap]:
+    """Without ``is_causal`` queries see every key of the state and every new one."""
+    cut = max(1, trial.inputs.length // 2)
+    past, rest = trial.inputs.times(0, cut), trial.inputs.times(cut)
+    with torch.no_grad():
+        state = trial.run(past, is_causal=True, return_state=True).state
+        actual = trial.run(rest, is_causal=False, state=state).output
+        expected = trial.run(trial.inputs, is_causal=False).output[:, :, cut:]
+    keep = trial.keep(expected, trial.inputs)
+    yield close("output", actual * keep, expected * keep, trial.rtol)
 
 
 def untouched(trial: Trial) -> Iterator[Gap]:
@@ -123,16 +137,14 @@ def accounts(trial: Trial) -> Iterator[Gap]:
 
 def keeps_precision(trial: Trial) -> Iterator[Gap]:
     """Half-precision inputs leave sums in float32 or wider; float64 inputs in float64."""
-    like = trial.subject.like
-    is_cache = like is not None and not like.is_finite_state
+    step = trial.subject.limits.lengths
+    with torch.no_grad():
+        short, long = (nbytes(trial.run(trial.another(1, queries=n * step), return_state=True).state) for n in (2, 3))
+    is_cache = long > short  # of keys and values as they are, not of sums
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
-        narrow = (
-            {torch.bfloat16, torch.float16}
-            if dtype != torch.float64
-            else {torch.float32, torch.bfloat16, torch.float16}
-        )
-        if is_cache or (dtype == torch.float64 and trial.subject.limits.is_single):
-            continue  # keys and values as they are; or said by the law of float64
+        narrow = {torch.bfloat16, torch.float16} | ({torch.float32} if dtype == torch.float64 else set())
+        if is_cache if dtype != torch.float64 else trial.subject.limits.is_single:
+            continue  # or said by the law of float64
         with torch.no_grad():
             state = trial.run(trial.inputs.map(lambda each, dtype=dtype: each.to(dtype)), return_state=True).state
         found = {each.dtype for each in tensors_of(state) if each.is_floating_point()} & narrow
@@ -142,7 +154,11 @@ def keeps_precision(trial: Trial) -> Iterator[Gap]:
 def _chunked(subject: Subject) -> Iterator[Case]:
     yield from plain(subject)
     if subject.takes("chunk_size"):
-        yield from (Case(subject.settings()[-1], {"chunk_size": each}) for each in (1, 16, 1000))
+        yield from (Case(subject.settings()[-1], {"chunk_size": each}) for each in (1, 16))
+
+
+def _bidirectional(subject: Subject) -> Iterator[Case]:
+    yield from (Case(each) for each in subject.settings() if False in subject.directions(each))
 
 
 _STATE = (taking("state"), causal)
@@ -151,6 +167,13 @@ LAWS = (
     Law("state: splits", "any split of a sequence gives the same", splits, needs=_STATE, grid=SIZES, cases=_chunked),
     Law("state: alone", "nothing but the state carries the past", only_the_state, needs=_STATE),
     Law("state: untouched", "using a state does not change it", untouched, needs=_STATE),
+    Law(
+        "state: both directions",
+        "with is_causal=False queries see the state and every new key",
+        both_ways,
+        needs=(*_STATE, taking("is_causal")),
+        cases=_bidirectional,
+    ),
     Law("state: size", "a finite state does not grow, and says its size", accounts, needs=_STATE),
     Law("state: precision", "sums are kept in float32 or wider", keeps_precision, needs=_STATE),
 )

@@ -36,28 +36,29 @@ def batch(trial: Trial) -> Iterator[Gap]:
 def strangers(trial: Trial) -> Iterator[Gap]:
     """No bit of a row changes when another batch row or another head becomes a thousand, or 1e30, times as large."""
     inputs, factor = trial.inputs, FACTORS[trial.case.detail]
-    group = trial.sizes.heads // trial.sizes.of("h")
+    kv_heads = trial.sizes.of("h")
+    group = trial.sizes.heads // kv_heads
     with torch.no_grad():
         output = trial.run(inputs).output
-        if trial.sizes.batch > 1:
-            changed = _last_changed(inputs, "B", factor)
-            yield same("other batch rows", trial.run(changed).output[:-1], output[:-1])
-        if trial.sizes.of("h") > 1:
-            changed = _last_changed(inputs, "h", factor)
-            yield same("other heads", trial.run(changed).output[:, :-group], output[:, :-group])
+        for letter, axis, size, width in (("B", 0, trial.sizes.batch, 1), ("h", 1, kv_heads, group)):
+            for place in (0, size - 1) if size > 1 else ():
+                changed = trial.run(_changed(inputs, letter, place, factor)).output
+                others = torch.tensor([i for i in range(size * width) if i // width != place])
+                what = f"the others when number {place} of {letter} changes"
+                yield same(what, changed.index_select(axis, others), output.index_select(axis, others))
 
 
 FACTORS = {"a thousand times": -1e3, "1e30 times": 1e30}
 
 
-def _last_changed(inputs: Inputs, letter: str, factor: float) -> Inputs:
-    """Key and value changed at the last place of an axis; decays made stronger there."""
+def _changed(inputs: Inputs, letter: str, place: int, factor: float) -> Inputs:
+    """Key and value changed at one place of an axis; decays made stronger there."""
 
     def change(name: str) -> torch.Tensor:
         tensor = inputs[name].clone()
         if name in ("key", "value", "log_decay") and letter in AXES[name]:
-            last = tensor.select(AXES[name].index(letter), -1)
-            last.mul_(3.0 if name == "log_decay" else factor)
+            chosen = tensor.select(AXES[name].index(letter), place)
+            chosen.mul_(3.0 if name == "log_decay" else factor)
         return tensor
 
     return Inputs({name: change(name) for name in inputs.tensors})
