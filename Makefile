@@ -1,11 +1,12 @@
-# Three everyday targets. Each installs what it needs into .venv, once, in the exact versions of the lock files.
+# Everyday targets. Each installs what it needs into .venv, once, in the exact versions of the lock files.
 #
 #   make study    run the quickstart study and write its report
 #   make test     run every test
+#   make nightly  run the extended matrix of the laws and what needs a C++ compiler
 #   make check    lint, formatting, strict types, and the direction of imports
 
 .POSIX:
-.PHONY: study test check
+.PHONY: study test nightly check
 
 PYTHON ?= python3
 VENV = .venv
@@ -18,6 +19,9 @@ study: $(VENV)/installed
 # one thread per worker: two workers on two cores, and sums in one order
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
+
+nightly: $(VENV)/installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs -m nightly
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

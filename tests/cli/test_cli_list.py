@@ -31,6 +31,7 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
         "state_size": (int, type(None)),
         "summary": str,
         "literature": list,
+        "aliases": list,
     }
     for row in printed["mechanisms"]:
         assert list(row) == list(kinds)
@@ -46,6 +47,8 @@ def test_json_numbers_are_the_algebras(capsys: pytest.CaptureFixture[str]) -> No
     assert rows["softmax"]["state_size"] is None
     assert rows["linear-cosine"]["mechanism"] == "cosine/length:learned"
     assert rows["linear-cosine"]["positivity"] == "signed"
+    assert rows["softmax-window"]["state_size"] == 20 * 32 + 1
+    assert rows["exp-length-gate"]["aliases"] == list(CATALOGUE["exp-length-gate"].aliases)
 
 
 def test_a_pipe_gets_plain_aligned_lines() -> None:
@@ -59,8 +62,8 @@ def test_a_pipe_gets_plain_aligned_lines() -> None:
     for row, recipe in zip(rows, CATALOGUE.values(), strict=True):
         assert row[summaries:] == recipe.summary
         assert row[summaries - 2 : summaries] == "  "
-        assert row.split()[1] == str(recipe.mechanism)
-        assert (row.split()[3] == "-") is not recipe.mechanism.is_finite_state
+        assert row.split()[2] == str(recipe.mechanism)
+        assert (row.split()[1] == "-") is not recipe.mechanism.is_finite_state
 
 
 @pytest.mark.parametrize("columns", [80, 160])
@@ -71,11 +74,13 @@ def test_a_terminal_gets_what_fits(columns: int) -> None:
     codes = {"\033[1m", "\033[0m"} if columns == 160 else {"\033[1m", "\033[0m", "\033[2m"}
     assert set(CONTROL.findall("".join(lines))) == codes  # a bold heading, dim notes, nothing else
     assert max(map(len, plain)) <= columns
-    assert plain[-1] == "'maclaurin show NAME' explains one of them."
+    assert plain[-1] == "'maclaurin show NAME' explains one; state: numbers per head at K = V = 16."
+    assert not any("…" in line for line in plain)  # nothing is cut off
     body = plain[1:-1]
     assert len(body) == len(CATALOGUE) * (2 if columns == 80 else 1)
     for recipe in CATALOGUE.values():
         at = next(i for i, line in enumerate(body) if line.split()[0] == recipe.name)
+        assert str(recipe.mechanism) in body[at]
         assert recipe.summary in body[at + (1 if columns == 80 else 0)]
 
 

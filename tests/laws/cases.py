@@ -5,6 +5,7 @@ Dimension key: B batch, H query heads, Hkv key/value heads, T queries, S keys, K
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
@@ -12,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import CATALOGUE, Features, Mechanism, parse
+from maclaurin.algebra import CATALOGUE, Features, Mechanism, Window, parse
 from maclaurin.evaluate import methods
 
-#: Compositions that no name stands for: clamps, options, maps and learned parts.
+#: Compositions that no name stands for: clamps, options, maps, learned parts, gates and windows.
 TEXTS = (
     "exp:clamp=1/sum",
     "exp:clamp=1/length:learned",
@@ -46,6 +47,36 @@ TEXTS = (
     "taylor:2/l2:gain=64",
     "taylor:1/rms:weight",
     "taylor:2@mean/layer:bias",
+    "exp/cumgate",
+    "exp/l2+valuegate+decay+outgate:after",
+    "exp:clamp=1/length:learned+decay",
+    "exp/none+valuegate+outgate",
+    "exp/cumgate+decay+outgate",
+    "elu1/cumgate+valuegate",
+    "cosine>exp/sum+decay",
+    "taylor:2/sum+decay",
+    "taylor:2@mean/sum+decay",
+    "taylor:3@mean/length+valuegate+decay",
+    "taylor:4:clamp=0.5@mean/sum+decay",
+    "taylor:1/sum:signed+decay",
+    "power:1/l2+decay+outgate:after",
+    "power:2/cumgate+decay",
+    "taylor:2/layer:weight:bias+outgate",
+    "features/length:learned+valuegate+decay",
+    "exp/sum+window:3",
+    "exp/rms:weight+decay+window:4:2",
+    "exp/cumgate+decay+window:3:1",
+    "cosine>exp/length+window:3:1",
+    "taylor:2/sum+window:3:2",
+    "taylor:4@mean/sum+decay+window:4:2",
+    "taylor:2@mean/length+window:1",
+    "taylor:3/sum:signed+window:3",
+    "taylor:0/none+decay+window:2:1",
+    "elu1/sum+window:3:1",
+    "power:2/sum+decay+window:4",
+    "power:1/l2+valuegate+window:3:1",
+    "elu1>taylor:2/cumgate+decay+outgate+window:3:1",
+    "features/length:learned+window:64:4",
 )
 
 
@@ -70,14 +101,45 @@ def every(only: Callable[[Mechanism], bool] = lambda mechanism: True) -> list[ob
     return named((name, mechanism) for name, mechanism in EVERY if only(mechanism))
 
 
+def directions(mechanism: Mechanism) -> list[bool]:
+    """The values of ``is_causal`` that are legal: decay and windows need a direction of time."""
+    return [True] if mechanism.gates.decay or mechanism.window is not None else [True, False]
+
+
+def in_directions(parameters: Iterable[object]) -> list[object]:
+    """Each parameter in its legal directions, as ``(mechanism, is_causal)``."""
+    return [
+        pytest.param(each.values[0], is_causal, id=f"{each.id}-{'causal' if is_causal else 'bidirectional'}")
+        for each in parameters
+        for is_causal in directions(each.values[0])
+    ]
+
+
 def serving(mechanism: Mechanism) -> list[str]:
     """The methods that serve a mechanism."""
     return [name for name, refusal in methods(mechanism).items() if refusal is None]
 
 
+def pair_masked(mechanism: Mechanism) -> list[str]:
+    """Of those, the methods that take a mask per pair of query and key: no state does, no one number per key does."""
+    able = ["parallel"] if mechanism.gates.decay else ["parallel", "fused"]
+    return [name for name in serving(mechanism) if name in able]
+
+
+def compact(mechanism: Mechanism) -> Mechanism:
+    """The mechanism with a window of a few keys, for calls of a few tokens."""
+    window = mechanism.window
+    return mechanism if window is None or window.num_slots <= 5 else replace(mechanism, window=Window(3, 2))
+
+
 def is_signed_sum(mechanism: Mechanism) -> bool:
-    """Whether the output divides by a denominator that may vanish."""
-    return mechanism.normalizer.uses_denominator and not mechanism.normalizer.needs_nonnegative
+    """Whether the output divides by a denominator that may vanish: a sum of weights of both signs."""
+    return mechanism.normalizer.uses_denominator and mechanism.positivity == "signed"
+
+
+#: Operands with the time of the keys (dimension 2 of ``[B, Hkv, S]``), and with that of the queries.
+KEY_TIME = ("log_decay", "value_gate", "denominator_logit")
+QUERY_TIME = ("output_gate",)
 
 
 @dataclass(frozen=True)
@@ -88,40 +150,59 @@ class Inputs:
         query: ``[B, H, T, K]``.
         key: ``[B, Hkv, S, K]``.
         value: ``[B, Hkv, S, V]``.
-        learned: the tensors that a normalizer learns, by their keyword.
+        operands: every other tensor that a mechanism may read, by its keyword.
     """
 
     query: Tensor
     key: Tensor
     value: Tensor
-    learned: dict[str, Tensor]
+    operands: dict[str, Tensor]
 
     @property
     def qkv(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.query, self.key, self.value
 
     def tensors(self) -> tuple[Tensor, ...]:
-        return (*self.qkv, *self.learned.values())
+        return (*self.qkv, *self.operands.values())
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Inputs:
         """The same call with every tensor changed."""
         q, k, v = (change(each) for each in self.qkv)
-        return Inputs(q, k, v, {name: change(each) for name, each in self.learned.items()})
+        return Inputs(q, k, v, {name: change(each) for name, each in self.operands.items()})
 
     def leaves(self) -> Inputs:
         """The same call on fresh leaves that require gradients."""
         return self.map(lambda each: each.detach().clone().requires_grad_())
 
+    def along(self, queries: Callable[[Tensor], Tensor], keys: Callable[[Tensor], Tensor]) -> Inputs:
+        """The same call with everything on the queries' time changed, and everything on the keys' time.
+
+        Both functions take tensors ``[B, heads, time, ...]``; what stands on no time is left alone.
+        """
+        change = {**dict.fromkeys(QUERY_TIME, queries), **dict.fromkeys(KEY_TIME, keys)}
+        operands = {name: change[name](each) if name in change else each for name, each in self.operands.items()}
+        return Inputs(queries(self.query), keys(self.key), keys(self.value), operands)
+
     def part(self, queries: slice, keys: slice) -> Inputs:
         """The call on a stretch of queries and one of keys."""
-        return replace(self, query=self.query[:, :, queries], key=self.key[:, :, keys], value=self.value[:, :, keys])
+        return self.along(lambda each: each[:, :, queries], lambda each: each[:, :, keys])
+
+    def row(self, batch: int, tokens: Tensor) -> Inputs:
+        """The call of one batch row on the tokens that a bool ``[T]`` says, T = S."""
+        return self.along(*[lambda each: each[batch : batch + 1, :, tokens]] * 2)
 
     def of(self, mechanism: Mechanism) -> Inputs:
-        """The call as ``mechanism`` takes it: only what it learns, and features that are not negative."""
-        learned = {name: self.learned[name] for name in mechanism.normalizer.learned}
+        """The call as ``mechanism`` takes it: only the operands it reads, and features that are not negative."""
+        operands = {name: self.operands[name] for name in mechanism.operands}
         if isinstance(mechanism.similarity.map, Features):
-            return replace(self, query=self.query.abs(), key=self.key.abs(), learned=learned)
-        return replace(self, learned=learned)
+            return replace(self, query=self.query.abs(), key=self.key.abs(), operands=operands)
+        return replace(self, operands=operands)
+
+    def without_reset(self) -> Inputs:
+        """The same call with a finite log decay everywhere, for what takes differences."""
+        if "log_decay" not in self.operands:
+            return self
+        return replace(self, operands={**self.operands, "log_decay": self.operands["log_decay"].clamp(min=-3.0)})
 
 
 def draw(
@@ -136,23 +217,34 @@ def draw(
     value_dim: int = 7,
     dtype: torch.dtype = torch.float64,
 ) -> Inputs:
-    """Standard normal query, key and value, and every tensor that any normalizer learns. T is prime."""
+    """Standard normal query, key and value, and every operand that any mechanism reads. T is prime.
+
+    Log decays are moderate, with an exact reset in the middle of the first batch row's last head, which no other has.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     keys = queries if keys is None else keys
-    return Inputs(
+    query, key, value = (
         normal(batch, heads, queries, key_dim),
         normal(batch, kv_heads, keys, key_dim),
         normal(batch, kv_heads, keys, value_dim),
-        {
-            "length_exponent": normal(heads).sigmoid(),
-            "norm_weight": 1.0 + 0.5 * normal(heads, value_dim),
-            "norm_bias": normal(value_dim),
-        },
     )
+    operands = {
+        "length_exponent": normal(heads).sigmoid(),
+        "norm_weight": 1.0 + 0.5 * normal(heads, value_dim),
+        "norm_bias": normal(value_dim),
+        "log_decay": torch.nn.functional.logsigmoid(normal(batch, kv_heads, keys) + 2.0),
+        "value_gate": normal(batch, kv_heads, keys).sigmoid(),
+        "output_gate": 0.5 + normal(batch, heads, queries, value_dim).sigmoid(),
+        "denominator_logit": normal(batch, kv_heads, keys),
+        "far_log_weight": 0.5 * normal(heads),
+    }
+    if keys >= 3:
+        operands["log_decay"][:1, -1, keys // 2] = -math.inf
+    return Inputs(query, key, value, operands).map(lambda each: each.to(dtype))
 
 
 def like(tensor: Tensor, seed: int) -> Tensor:

@@ -11,11 +11,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import Inputs, members
-from laws.checks import check_accumulators_merge, check_plans_agree, check_states_merge, pieces, whole
-from maclaurin import Accumulator, Mechanism
+from laws.cases import Inputs, directions, members, serving
+from laws.checks import RTOL, check_accumulators_merge, check_plans_agree, check_states_merge, pieces, whole
+from laws.compare import assert_close
+from laws.oracle import oracle
+from maclaurin import Accumulator, Mechanism, State, attend
 from maclaurin.algebra import mechanism
-from maclaurin.evaluate.state import CacheState, MomentState
+from maclaurin.evaluate.moments import Moments
 
 CUTS = (11, 24)
 SPLIT = ["parallel", "recurrent", "parallel"]
@@ -61,12 +63,28 @@ def test_a_wrong_merge_of_accumulators_breaks_its_own_law(
         check_accumulators_merge(mechanism(name), given, CUTS)
 
 
-@pytest.mark.parametrize("mechanism", members())
+@pytest.mark.parametrize("mechanism", members(lambda each: each.window is not None and each.far is not None))
+def test_a_wrong_merge_of_accumulators_breaks_windows(
+    mechanism: Mechanism, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every method merges what is inside with what is beyond, so it is the loops that notice."""
+    given = inputs.of(mechanism)
+    expected = oracle(mechanism, given, is_causal=True)
+    for broken in BROKEN[:2]:
+        monkeypatch.setattr(Accumulator, "merge", broken)
+        for method in serving(mechanism):
+            out = attend(mechanism, *given.qkv, **given.operands, method=method).output
+            with pytest.raises(AssertionError):
+                assert_close(out, expected, rtol=RTOL)
+
+
+@pytest.mark.parametrize("mechanism", members(lambda each: each.window is None))
 def test_a_wrong_merge_of_accumulators_breaks_the_splits(
     mechanism: Mechanism, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Moments and what stands before a chunk are merged with new pairs; a cache is one block with them."""
     given = inputs.of(mechanism)
-    plan = pieces(SPLIT, CUTS, is_causal=True)
+    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism.far is not None else whole("chunked", 8)
     check_plans_agree(mechanism, given, whole("parallel"), plan, is_causal=True)
     monkeypatch.setattr(Accumulator, "merge", keep_left)
     with pytest.raises(AssertionError):
@@ -78,19 +96,21 @@ def test_a_wrong_merge_of_states_breaks_everything(
     mechanism: Mechanism, inputs: Inputs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = inputs.of(mechanism)
-    kind = MomentState if mechanism.is_finite_state else CacheState
-    original = kind.merge
+    original = State._followed
 
-    def keep_the_first_nonempty(self: MomentState, other: MomentState) -> MomentState:
-        return original(self, other) if not bool(self.count.any()) else self
+    def keep_the_first_nonempty(self: State, *later: object, **options: object) -> State:
+        return original(self, *later, **options) if not bool(self.count.any()) else self
 
-    monkeypatch.setattr(kind, "merge", keep_the_first_nonempty)
+    monkeypatch.setattr(State, "_followed", keep_the_first_nonempty)
     with pytest.raises(AssertionError):
         check_states_merge(mechanism, given, CUTS, own_references=True)
     with pytest.raises(AssertionError):
         check_plans_agree(mechanism, given, whole("parallel"), whole("recurrent"), is_causal=True)
+    is_causal = len(directions(mechanism)) == 1
     with pytest.raises(AssertionError):
-        check_plans_agree(mechanism, given, whole("recurrent"), pieces(SPLIT, CUTS, is_causal=False), is_causal=False)
+        check_plans_agree(
+            mechanism, given, whole("recurrent"), pieces(SPLIT, CUTS, is_causal=is_causal), is_causal=is_causal
+        )
 
 
 @pytest.mark.parametrize("name", ["taylor-2-centered", "taylor-4-centered"])
@@ -99,7 +119,7 @@ def test_merging_states_about_different_references_without_rebasing_is_noticed(
 ) -> None:
     given = inputs.of(mechanism(name))
     check_states_merge(mechanism(name), given, CUTS, own_references=True)
-    monkeypatch.setattr(MomentState, "rebase", lambda self, reference: replace(self, key_reference=reference))
+    monkeypatch.setattr(Moments, "rebase", lambda self, reference: replace(self, key_reference=reference))
     with pytest.raises(AssertionError):
         check_states_merge(mechanism(name), given, CUTS, own_references=True)
 
@@ -108,7 +128,7 @@ def test_merging_states_about_different_references_without_rebasing_is_noticed(
 def test_a_severed_gradient_is_noticed(name: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right values, wrong gradient: what was carried in is detached."""
     given = inputs.of(mechanism(name))
-    plan = pieces(SPLIT, CUTS, is_causal=True)
+    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism(name).far is not None else whole("chunked", 8)
     monkeypatch.setattr(Accumulator, "merge", lambda self, other: ORIGINAL(detached(self), other))
     with pytest.raises(AssertionError, match="gradient"):
         check_plans_agree(mechanism(name), given, whole("recurrent"), plan, is_causal=True)

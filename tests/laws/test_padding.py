@@ -6,16 +6,18 @@ Run: pytest tests/laws/test_padding.py -q
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
-from laws.cases import Inputs, draw, every, like, members, serving
-from laws.checks import RTOL, differentiable, gradients, state_of, well_conditioned_rows
+from laws.cases import KEY_TIME, QUERY_TIME, Inputs, draw, every, in_directions, like, members, serving
+from laws.checks import RTOL, assert_states_close, gradients, numbers, state_of, well_conditioned_rows
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, State, attend
 from maclaurin.algebra import L2, CallableMap, Power, Similarity
+from maclaurin.evaluate.cache import Cache
 
 LENGTH = 13
 #: Two batch rows each, with pads in different places and numbers. True: a token; False: a pad.
@@ -28,10 +30,13 @@ CONTENTS = {"random": 1.0, "huge": 1e30, "nan": math.nan}
 
 
 def padded(inputs: Inputs, mask: Tensor, content: float) -> Inputs:
-    """The call with ``content`` times noise in query, key and value wherever the mask hides."""
-    hidden = ~mask[:, None, :, None]
-    q, k, v = (torch.where(hidden, content * like(each, 5 + i), each) for i, each in enumerate(inputs.qkv))
-    return Inputs(q, k, v, inputs.learned)
+    """The call with ``content`` times noise in everything that has a time, wherever the mask hides."""
+
+    def dirty(x: Tensor) -> Tensor:
+        hidden = ~mask[:, None].reshape(len(mask), 1, -1, *[1] * (x.ndim - 3))
+        return torch.where(hidden, content * like(x, 5 + x.ndim), x)
+
+    return inputs.along(dirty, dirty)
 
 
 def outcome(
@@ -40,11 +45,12 @@ def outcome(
     """Output on valid rows (zeros on pads), state, gradients of both."""
     leaves = inputs.leaves()
     out, state, _ = attend(
-        mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, is_causal=is_causal, return_state=True
+        mechanism, *leaves.qkv, **leaves.operands, method=method, mask=mask, is_causal=is_causal, return_state=True
     )
     assert state is not None
     out = torch.where(mask[:, None, :, None], out, 0.0)
-    return out, state, gradients([out, *differentiable(state)], leaves.tensors(), 1)
+    kept = [each for each in numbers(state).values() if each.requires_grad]
+    return out, state, gradients([out, *kept], leaves.tensors(), 1)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -56,14 +62,31 @@ def test_pads_reach_nothing(mechanism: Mechanism, pattern: str, seed: int) -> No
         first_out, first_state, first_grads = results[0]
         for out, state, grads in results[1:]:
             assert_same(out, first_out)
-            for one, other in zip(differentiable(state), differentiable(first_state), strict=True):
+            for one, other in zip(numbers(state).values(), numbers(first_state).values(), strict=True):
                 assert_same(one, other)
             for one, other in zip(grads, first_grads, strict=True):
                 assert_same(one, other)
-        for each in first_grads[:3]:
+        timed = [name in KEY_TIME + QUERY_TIME for name in clean.operands]
+        for each, _ in [pair for pair in zip(first_grads, [True] * 3 + timed, strict=True) if pair[1]]:
             pads, tokens = each.transpose(1, 2)[~mask], each.transpose(1, 2)[mask]
             assert not pads.any()
             assert tokens.any()
+
+
+def _of_row(state: State, batch: int, tokens: Tensor) -> State:
+    """The state of one batch row; of a cache that keeps pads too, the tokens."""
+    state = state.reorder([batch])
+    if not isinstance(state.cache, Cache):
+        return state
+    assert torch.equal(state.cache.visible[0], tokens)
+    cache = replace(
+        state.cache,
+        key=state.cache.key[:, :, tokens],
+        value=state.cache.value[:, :, tokens],
+        visible=state.cache.visible[:, tokens],
+        log_weight=None if state.cache.log_weight is None else state.cache.log_weight[:, :, tokens],
+    )
+    return replace(state, cache=cache)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -72,35 +95,30 @@ def test_padded_equals_unpadded(mechanism: Mechanism, pattern: str, seed: int) -
     clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS[pattern])
     for method in serving(mechanism):
         leaves = padded(clean, mask, math.nan).leaves()
-        out, state, _ = attend(mechanism, *leaves.qkv, **leaves.learned, method=method, mask=mask, return_state=True)
+        out, state, _ = attend(mechanism, *leaves.qkv, **leaves.operands, method=method, mask=mask, return_state=True)
         assert state is not None
         for b, tokens in enumerate(mask):
-            alone = Inputs(*(each[b : b + 1, :, tokens] for each in clean.qkv), clean.learned).leaves()
+            alone = clean.row(b, tokens).leaves()
             keep = well_conditioned_rows(mechanism, alone, is_causal=True)
             expected, expected_state, _ = attend(
-                mechanism, *alone.qkv, **alone.learned, method=method, return_state=True
+                mechanism, *alone.qkv, **alone.operands, method=method, return_state=True
             )
             row = out[b : b + 1, :, tokens]
             assert_close(row * keep, expected * keep, rtol=RTOL, what=method)
+            names = list(leaves.operands)
             found = gradients(row * keep, leaves.tensors(), 2)
-            found = [*(each[b : b + 1, :, tokens] for each in found[:3]), *found[3:]]
+            found = Inputs(*found[:3], dict(zip(names, found[3:], strict=True))).row(b, tokens).tensors()
             for one, other in zip(found, gradients(expected * keep, alone.tensors(), 2), strict=True):
                 assert_close(one, other, rtol=RTOL, what=f"{method}: gradient")
-            if mechanism.is_finite_state:
-                for one, other in zip(state.tensors(), expected_state.tensors(), strict=True):
-                    assert_close(one[b : b + 1], other, rtol=RTOL, what=f"{method}: state")
-            else:
-                assert torch.equal(state.visible[b], tokens)
-                assert_same(state.key[b : b + 1, :, tokens], expected_state.key)
-                assert_same(state.value[b : b + 1, :, tokens], expected_state.value)
+            assert_states_close(_of_row(state, b, tokens), expected_state, what=f"{method}: state")
 
 
-@pytest.mark.parametrize("mechanism", every())
-def test_pads_reach_nothing_in_both_directions(mechanism: Mechanism, seed: int) -> None:
+@pytest.mark.parametrize(("mechanism", "is_causal"), in_directions(every()))
+def test_pads_reach_nothing_in_both_directions(mechanism: Mechanism, is_causal: bool, seed: int) -> None:
     clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS["interior"])
     for method in serving(mechanism):
         results = [
-            outcome(mechanism, padded(clean, mask, each), mask, method, is_causal=False) for each in (1.0, math.nan)
+            outcome(mechanism, padded(clean, mask, each), mask, method, is_causal=is_causal) for each in (1.0, math.nan)
         ]
         (out, _, grads), (other_out, _, other_grads) = results
         assert_same(out, other_out)
@@ -115,12 +133,12 @@ def test_decoding_after_a_padded_prompt(mechanism: Mechanism, seed: int) -> None
     prompt, token = slice(0, LENGTH - 1), slice(LENGTH - 1, None)
     batch = padded(clean, mask, math.nan)
     first = batch.part(prompt, prompt)
-    state = attend(mechanism, *first.qkv, **first.learned, mask=mask[:, prompt], return_state=True).state
+    state = attend(mechanism, *first.qkv, **first.operands, mask=mask[:, prompt], return_state=True).state
     last = batch.part(token, token)
-    out = attend(mechanism, *last.qkv, **last.learned, state=state).output
+    out = attend(mechanism, *last.qkv, **last.operands, state=state).output
     for b, tokens in enumerate(mask):
-        alone = Inputs(*(each[b : b + 1, :, tokens] for each in clean.qkv), clean.learned)
-        expected = attend(mechanism, *alone.qkv, **alone.learned, method="parallel").output
+        alone = clean.row(b, tokens)
+        expected = attend(mechanism, *alone.qkv, **alone.operands, method="parallel").output
         assert_close(out[b : b + 1], expected[:, :, -1:], rtol=RTOL)
 
 
@@ -133,10 +151,10 @@ def test_keys_hidden_from_every_query_by_a_pair_mask_may_hold_anything(mechanism
     pair_mask[:, :, 0, 7] = True  # allowed by the mask alone, and forbidden by causality
 
     def run(content: float, mask: Tensor) -> list[Tensor]:
-        q, k, v = (each.detach().clone().requires_grad_() for each in clean.qkv)
-        dirty = [torch.where(hidden, content, each) for each in (k, v)]
-        out = attend(mechanism, q, *dirty, **clean.learned, mask=mask).output
-        return [out, *gradients(out, (q, k, v), 1)]
+        leaves = clean.leaves()
+        dirty = leaves.along(lambda each: each, lambda each: torch.where(hidden if each.ndim == 4 else hidden[..., 0], content, each))
+        out = attend(mechanism, *dirty.qkv, **dirty.operands, mask=mask).output
+        return [out, *gradients(out, leaves.tensors(), 1)]
 
     for one, two, three in zip(run(math.nan, pair_mask), run(0.0, pair_mask), run(0.0, key_mask), strict=True):
         assert_same(one, two)
@@ -152,8 +170,8 @@ def test_queries_on_pads_may_hold_nan_when_there_are_more_queries_than_keys(mech
         results = []
         for content in (1.0, math.nan):
             leaves = clean.leaves()
-            query = torch.where(stands_on_pad, content, leaves.query)
-            out = attend(mechanism, query, leaves.key, leaves.value, **leaves.learned, method=method, mask=mask).output
+            dirty = leaves.along(lambda each, content=content: torch.where(stands_on_pad, content, each), lambda each: each)
+            out = attend(mechanism, *dirty.qkv, **dirty.operands, method=method, mask=mask).output
             out = torch.where(stands_on_pad, 0.0, out)
             results.append([out, *gradients(out, leaves.tensors(), 1)])
         for one, other in zip(*results, strict=True):
@@ -189,7 +207,7 @@ def test_a_batch_row_of_pads_alone_leaves_an_empty_state() -> None:
 
 def test_the_state_helper_sees_the_same_keys(inputs: Inputs) -> None:
     """Guards the tests above: absorbing under a mask equals absorbing the visible keys."""
-    state = state_of(Mechanism(Similarity(Power(2)), L2()), inputs, slice(0, 5))
+    state = state_of(Mechanism(Similarity(Power(2)), L2()), replace(inputs, operands={}), slice(0, 5))
     mask = torch.arange(37).lt(5).expand(2, -1)
     masked = attend("power:2/l2", *inputs.qkv, mask=mask, return_state=True).state
     for one, other in zip(masked.tensors(), state.tensors(), strict=True):

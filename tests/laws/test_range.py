@@ -10,11 +10,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import EVERY, Inputs, draw, every, named, serving
-from laws.checks import gradients, problem_of
+from laws.cases import EVERY, Inputs, directions, draw, every, named, serving
+from laws.checks import gradients
 from laws.compare import assert_close, error_ratio
 from maclaurin import Mechanism, attend, mechanism
-from maclaurin.evaluate.block import logits
+from maclaurin.algebra import Relu
 
 FACTORS = (1.0, 16.0, 200.0)
 HIGH = [
@@ -39,6 +39,11 @@ LENGTHS = [
         "power:2/length",
         "taylor:40@mean/length",
         "expmap/none",
+        "exp/cumgate",
+        "exp/length+decay",
+        "taylor:4/none+valuegate+outgate:after",
+        "taylor:2@mean/cumgate+decay+window:3:1",
+        "power:2/length+window:3",
     )
 ]
 
@@ -49,8 +54,8 @@ def forgets_scale(mechanism: Mechanism) -> bool:
 
 def with_largest_logit(mechanism: Mechanism, inputs: Inputs, largest: float) -> Inputs:
     """The call with the query scaled so that the largest absolute logit is ``largest`` on the identity map."""
-    problem = problem_of(mechanism, inputs, is_causal=True)
-    x = logits(problem.query, problem.key, problem.scale)
+    groups = inputs.query.shape[1] // inputs.key.shape[1]
+    x = inputs.query @ inputs.key.repeat_interleave(groups, dim=1).mT * inputs.query.shape[-1] ** -0.5
     return replace(inputs, query=inputs.query * (largest / float(x.abs().max())))
 
 
@@ -62,9 +67,9 @@ def test_finite_where_the_scale_is_not_seen(mechanism: Mechanism, factor: float,
     query = inputs.query if mechanism.similarity.map.name == "expmap" else factor * inputs.query
     inputs = replace(inputs, query=query)
     for method in serving(mechanism):
-        for is_causal in (True, False):
+        for is_causal in directions(mechanism):
             leaves = inputs.leaves()
-            out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method, is_causal=is_causal).output
+            out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method, is_causal=is_causal).output
             assert bool(out.isfinite().all())
             for each in gradients(out, leaves.tensors(), 1):
                 assert bool(each.isfinite().all())
@@ -81,7 +86,7 @@ def test_any_order_is_accurate_at_logits_of_200(order: int, center: str, seed: i
     inputs = draw(seed, dtype=torch.float32)
     for normalizer in ("sum", "l2", "rms", "layer"):
         each = mechanism(f"taylor:{order}{center}/{normalizer}")
-        large = with_largest_logit(each, Inputs(*inputs.qkv, {}), 200.0)
+        large = with_largest_logit(each, replace(inputs, operands={}), 200.0)
         out = attend(each, *large.qkv, method="parallel", is_causal=False).output
         exact = large.map(torch.Tensor.double)
         expected = attend(each, *exact.qkv, method="parallel", is_causal=False).output
@@ -95,10 +100,10 @@ def test_infinite_only_where_the_value_is_and_never_nan(mechanism: Mechanism, la
     if mechanism.similarity.map.name == "identity":
         inputs = with_largest_logit(mechanism, inputs, largest)
     exact = inputs.map(torch.Tensor.double)
-    expected = attend(mechanism, *exact.qkv, method="parallel").output
+    expected = attend(mechanism, *exact.qkv, **exact.operands, method="parallel").output
     greatest = torch.finfo(torch.float32).max
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
         assert not out.isnan().any()
         # 1e-2: near the edge a rounding of the exponent, 600 * 6e-8, moves a value across it.
         assert bool(out[expected.abs() < greatest * 0.99].isfinite().all())
@@ -109,7 +114,7 @@ def test_infinite_only_where_the_value_is_and_never_nan(mechanism: Mechanism, la
 
 
 def test_the_range_above_does_reach_infinity(seed: int) -> None:
-    inputs = Inputs(*draw(seed, dtype=torch.float32).qkv, {})
+    inputs = replace(draw(seed, dtype=torch.float32), operands={})
     for text, largest in (("exp/none", 150.0), ("taylor:40/length", 600.0)):
         large = with_largest_logit(mechanism(text), inputs, largest)
         assert bool(attend(text, *large.qkv).output.isinf().any())
@@ -151,6 +156,6 @@ def test_eps_and_clamp_are_in_true_scale_beyond_the_range_of_exp(text: str, offs
 @pytest.mark.parametrize("mechanism", every(lambda each: not forgets_scale(each)))
 def test_ordinary_logits_are_ordinary_without_a_denominator(mechanism: Mechanism, inputs: Inputs) -> None:
     inputs = inputs.of(mechanism)
-    out = attend(mechanism, *inputs.qkv, **inputs.learned).output
+    out = attend(mechanism, *inputs.qkv, **inputs.operands).output
     assert bool(out.isfinite().all())
-    assert bool((out != 0).any(-1).all())
+    assert bool((out != 0).any(-1).all()) or mechanism.similarity.map == Relu()  # whose logits may all be zero

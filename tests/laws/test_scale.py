@@ -25,13 +25,13 @@ def test_every_method_means_the_same_scale(mechanism: Mechanism, scale: float | 
     if scale == -1.0 and str(mechanism) in REFUSED:
         for method in serving(mechanism):
             with pytest.raises(MechanismError, match=r"scale=-1 was asked of .*\n  Use a scale >= 0"):
-                attend(mechanism, *inputs.qkv, method=method, scale=scale)
+                attend(mechanism, *inputs.qkv, **inputs.operands, method=method, scale=scale)
         return
     expected = oracle(mechanism, inputs, is_causal=True, scale=scale)
     found = []
     for method in serving(mechanism):
         leaves = inputs.leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method, scale=scale).output
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method, scale=scale).output
         assert_close(out, expected, rtol=RTOL, scale=max(1.0, float(expected.abs().max())), what=method)
         found.append(gradients(out, leaves.tensors(), 1))
     for one, other in zip(found[0], found[-1], strict=True):
@@ -45,8 +45,8 @@ def test_a_scale_is_a_factor_on_the_query(mechanism: Mechanism) -> None:
     q, k, v = inputs.qkv
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
-        one = attend(mechanism, q, k, v, **inputs.learned, method=method, scale=0.25).output
-        other = attend(mechanism, 0.25 * q, k, v, **inputs.learned, method=method, scale=1.0).output
+        one = attend(mechanism, q, k, v, **inputs.operands, method=method, scale=0.25).output
+        other = attend(mechanism, 0.25 * q, k, v, **inputs.operands, method=method, scale=1.0).output
         assert_close(one * keep, other * keep, rtol=RTOL, what=method)
 
 

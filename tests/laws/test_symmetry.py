@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
-from laws.cases import Inputs, draw, every, members, serving
-from laws.checks import RTOL, well_conditioned_rows
+from laws.cases import KEY_TIME, QUERY_TIME, Inputs, directions, draw, every, members, serving
+from laws.checks import RTOL, gradients, well_conditioned_rows
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, attend
 
@@ -24,22 +25,29 @@ HEAD_ORDER = torch.tensor([4, 5, 0, 1, 2, 3])
 def per_head(inputs: Inputs) -> Inputs:
     """Learned tensors with a value of their own for every head."""
     steps = torch.linspace(0.5, 1.5, 6, dtype=torch.float64)[:, None]
-    learned = {
-        name: each if each.ndim == 2 or name == "length_exponent" else each * steps
-        for name, each in inputs.learned.items()
-    }
-    return replace(inputs, learned=learned)
+    operands = {name: each * steps if name == "norm_bias" else each for name, each in inputs.operands.items()}
+    return replace(inputs, operands=operands)
+
+
+def permuted(inputs: Inputs) -> Inputs:
+    """Batch rows and heads in another order, everything that belongs to them with them."""
+    timed = inputs.along(lambda each: each[BATCH_ORDER][:, HEAD_ORDER], lambda each: each[BATCH_ORDER][:, KV_ORDER])
+    of_heads = {name: each[HEAD_ORDER] for name, each in inputs.operands.items() if name not in KEY_TIME + QUERY_TIME}
+    return replace(timed, operands={**timed.operands, **of_heads})
+
+
+def with_repeated_heads(inputs: Inputs) -> Inputs:
+    """A key/value head of its own for every query head."""
+    return inputs.along(lambda each: each, lambda each: each.repeat_interleave(2, dim=1))
 
 
 @pytest.mark.parametrize("mechanism", every())
 def test_permuting_batch_and_heads_permutes_the_output(mechanism: Mechanism, seed: int) -> None:
     inputs = per_head(draw(seed, queries=13).of(mechanism))
-    q, k, v = inputs.qkv
-    permuted = (q[BATCH_ORDER][:, HEAD_ORDER], k[BATCH_ORDER][:, KV_ORDER], v[BATCH_ORDER][:, KV_ORDER])
-    learned = {name: each[HEAD_ORDER] for name, each in inputs.learned.items()}
+    moved = permuted(inputs)
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.learned, method=method).output
-        other = attend(mechanism, *permuted, **learned, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
+        other = attend(mechanism, *moved.qkv, **moved.operands, method=method).output
         assert_close(other, out[BATCH_ORDER][:, HEAD_ORDER], rtol=RTOL, what=method)
         assert not torch.allclose(other, out)
 
@@ -48,37 +56,41 @@ def test_permuting_batch_and_heads_permutes_the_output(mechanism: Mechanism, see
 def test_a_batch_row_alone_gives_the_same(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=13).of(mechanism)
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.learned, method=method).output
-        alone = attend(mechanism, *(each[1:] for each in inputs.qkv), **inputs.learned, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
+        row = inputs.along(lambda each: each[1:], lambda each: each[1:])
+        alone = attend(mechanism, *row.qkv, **row.operands, method=method).output
         assert_close(alone, out[1:], rtol=RTOL, what=method)
 
 
-@pytest.mark.parametrize("mechanism", every())
+@pytest.mark.parametrize("mechanism", every(lambda each: len(directions(each)) == 2))
 def test_order_of_keys_is_immaterial_when_bidirectional(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=13).of(mechanism)
     order = torch.randperm(13, generator=torch.Generator().manual_seed(3))
-    shuffled = replace(inputs, key=inputs.key[:, :, order], value=inputs.value[:, :, order])
+    shuffled = inputs.along(lambda each: each, lambda each: each[:, :, order])
     keep = well_conditioned_rows(mechanism, inputs, is_causal=False)
     for method in serving(mechanism):
         out, other = (
-            attend(mechanism, *each.qkv, **each.learned, method=method, is_causal=False).output
+            attend(mechanism, *each.qkv, **each.operands, method=method, is_causal=False).output
             for each in (inputs, shuffled)
         )
         assert_close(other * keep, out * keep, rtol=RTOL, what=method)
-        causal = attend(mechanism, *shuffled.qkv, **shuffled.learned, method=method).output
+        causal = attend(mechanism, *shuffled.qkv, **shuffled.operands, method=method).output
         assert not torch.allclose(causal[:, :, :-1], out[:, :, :-1])
 
 
 @pytest.mark.parametrize("mechanism", every())
 def test_grouped_heads_are_repeated_heads(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=13).of(mechanism)
-    repeated = replace(
-        inputs, key=inputs.key.repeat_interleave(2, dim=1), value=inputs.value.repeat_interleave(2, dim=1)
-    )
+    repeated = with_repeated_heads(inputs)
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
-        one, other = (attend(mechanism, *each.qkv, **each.learned, method=method).output for each in (inputs, repeated))
+        one, other = (attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, repeated))
         assert_close(one * keep, other * keep, rtol=RTOL, what=method)
+
+
+def of_keys(inputs: Inputs) -> list[Tensor]:
+    """What every key/value head has of its own."""
+    return [inputs.key, inputs.value, *(inputs.operands[name] for name in KEY_TIME if name in inputs.operands)]
 
 
 @pytest.mark.parametrize("mechanism", members())
@@ -87,12 +99,11 @@ def test_gradients_of_grouped_heads_are_sums_over_the_group(mechanism: Mechanism
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
         leaves = inputs.leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method).output
-        grouped = torch.autograd.grad((out * keep).square().sum(), (leaves.key, leaves.value))
-        wide = replace(inputs, key=inputs.key.repeat_interleave(2, 1), value=inputs.value.repeat_interleave(2, 1))
-        leaves = wide.leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.learned, method=method).output
-        repeated = torch.autograd.grad((out * keep).square().sum(), (leaves.key, leaves.value))
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output
+        grouped = gradients((out * keep).square(), of_keys(leaves), 1)
+        leaves = with_repeated_heads(inputs).leaves()
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output
+        repeated = gradients((out * keep).square(), of_keys(leaves), 1)
         for one, other in zip(grouped, repeated, strict=True):
             assert_close(one, other.unflatten(1, (3, 2)).sum(2), rtol=RTOL, what=method)
 

@@ -18,13 +18,16 @@ from maclaurin.algebra import (
     RMS,
     CallableMap,
     Cosine,
+    CumulativeGate,
     Elu1,
     Exp,
     ExpMap,
     Features,
+    Gates,
     Identity,
     Layer,
     Length,
+    OutputGate,
     Polynomial,
     Power,
     Relu,
@@ -32,6 +35,7 @@ from maclaurin.algebra import (
     Sum,
     Taylor,
     Unnormalized,
+    Window,
     parse,
     text,
 )
@@ -55,7 +59,12 @@ NORMALIZERS = st.one_of(
     st.builds(RMS, weight=st.booleans()),
     st.builds(Layer, weight=st.booleans(), bias=st.booleans()),
     st.just(Unnormalized()),
+    st.just(CumulativeGate()),
 )  # fmt: skip
+GATES = st.builds(
+    Gates, value=st.booleans(), decay=st.booleans(), output=st.none() | st.builds(OutputGate, after=st.booleans())
+)
+WINDOWS = st.none() | st.builds(Window, st.integers(1, 10**6), st.integers(0, 10**6))
 
 
 @st.composite
@@ -63,7 +72,8 @@ def mechanisms(draw: st.DrawFn) -> Mechanism:
     function = draw(FUNCTIONS)
     is_centered = function.can_center and draw(st.booleans())
     similarity = Similarity(function, draw(MAPS), clamp=draw(st.none() | NUMBERS), is_centered=is_centered)
-    return Mechanism(similarity, draw(NORMALIZERS))
+    has_window = similarity.is_finite_state or isinstance(function, Exp)
+    return Mechanism(similarity, draw(NORMALIZERS), draw(GATES), draw(WINDOWS) if has_window else None)
 
 
 @given(mechanisms())
@@ -105,6 +115,15 @@ def test_the_cases_of_the_laws_survive_too(each: Mechanism) -> None:
         ("exp/l2:gain=1", "exp/l2"),
         ("exp/sum:eps=0", "exp/sum"),
         ("taylor:2@mean/none", "taylor:2@mean/none"),
+        ("exp:clamp=5/cumgate", "exp:clamp=5/cumgate"),
+        ("exp/sum+decay", "exp/sum+decay"),
+        ("exp/sum+outgate:before", "exp/sum+outgate"),
+        ("exp/l2+outgate:after", "exp/l2+outgate:after"),
+        ("exp/sum+window:4", "exp/sum+window:4"),
+        ("exp/sum+window:4:0", "exp/sum+window:4"),
+        ("exp/sum+window:4:2", "exp/sum+window:4:2"),
+        ("exp/sum+window:1000:100000", "exp/sum+window:1000:100000"),
+        ("power:2/sum+window:64:4+outgate+decay+valuegate", "power:2/sum+valuegate+decay+outgate+window:64:4"),
     ],
 )
 def test_printing_is_canonical(written: str, canonical: str) -> None:
@@ -129,7 +148,21 @@ def test_printing_is_canonical(written: str, canonical: str) -> None:
         ("elu1>relu/sum", r"function 'relu', which does not exist: legal: exp, taylor, power, poly"),
         ("exp/summ", r"normalizer 'summ', which does not exist: did you mean 'sum'\?"),
         ("exp/zzz", r"normalizer 'zzz', which does not exist: legal: sum, length, l2, rms, layer, none"),
-        ("exp/sum+decay", r"asks for the part 'decay', and the grammar has no parts after the normalizer"),
+        ("exp/sum+decy", r"asks for the part 'decy', which does not exist: did you mean 'decay'\?"),
+        ("exp/sum+zzz", r"asks for the part 'zzz', which does not exist: legal: valuegate, decay, outgate, window"),
+        ("exp/sum+", r"asks for the part '', which does not exist"),
+        ("exp/sum+decay+decay", r"gives the part 'decay' twice"),
+        ("exp/sum+outgate+outgate:after", r"gives the part 'outgate' twice"),
+        ("exp/sum+window:2+window:4", r"gives the part 'window' twice"),
+        ("exp/sum+outgate:aftr", r"gives 'outgate' the option 'aftr', which it does not have: did you mean 'after'"),
+        ("exp/sum+outgate:before:after", r"gives the option 'after' twice"),
+        ("exp/sum+outgate:after:before", r"gives 'outgate' the option 'before'"),
+        ("exp/sum+decay:fixed", r"gives 'decay' the option 'fixed', which it does not have: 'decay' has no options"),
+        ("exp/sum+window", r"leaves out the width of 'window': write window:2"),
+        ("exp/sum+window:four", r"gives 'four' as the width, which must be a whole number"),
+        ("exp/sum+window:4:two", r"gives 'two' as the sinks, which must be a whole number"),
+        ("exp/sum+window:4:2:1", r"gives 'window' the option '1', which it does not have"),
+        ("exp/sum+window:4:sinks=2", r"leaves out the sinks of 'window'"),
         ("taylor/sum", r"leaves out the order of 'taylor': write taylor:2"),
         ("taylor:clamp=5/sum", r"leaves out the order of 'taylor'"),
         ("power/sum", r"leaves out the exponent of 'power'"),
@@ -178,6 +211,11 @@ def test_what_the_grammar_does_not_have_is_named(written: str, message: str) -> 
         ("exp/l2:gain=0", r"asks for the gain 0"),
         ("taylor:3/sum", r"weights that may be negative"),
         ("cosine/sum", r"weights that may be negative"),
+        ("exp/sum+window:0", r"asks for the width 0\.\n  It must be a whole number >= 1"),
+        ("exp/sum+window:-4", r"asks for the width -4"),
+        ("exp/sum+window:4:-1", r"asks for the number of sinks -1\.\n  It must be a whole number >= 0"),
+        ("taylor:2:clamp=5/sum+window:4", r"asks for a window before keys weighed by"),
+        ("taylor:3/sum+window:4", r"weights that may be negative"),
     ],
 )
 def test_legal_words_with_illegal_values(written: str, message: str) -> None:

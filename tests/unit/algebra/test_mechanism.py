@@ -71,6 +71,88 @@ def test_it_is_a_value() -> None:
         one.normalizer = Sum()
 
 
+# ------------------------------------------------------------------------------------------------- gates, windows
+
+
+@pytest.mark.parametrize(
+    ("text", "operands"),
+    [
+        ("exp/sum", ()),
+        ("exp/sum+decay", ("log_decay",)),
+        ("exp/l2+outgate", ("output_gate",)),
+        ("exp/layer:weight:bias+valuegate+decay+outgate:after",
+         ("value_gate", "log_decay", "output_gate", "norm_weight", "norm_bias")),
+        ("exp/cumgate", ("denominator_logit",)),
+        ("cosine/length:learned+window:4", ("length_exponent", "far_log_weight")),
+        ("taylor:2/sum+window:4", ()),
+        ("taylor:2@mean/sum+window:4", ()),
+        ("exp/sum+window:4", ()),
+        ("elu1>taylor:2/sum+window:4", ("far_log_weight",)),
+        ("poly:1,1,0.5/sum+window:4", ("far_log_weight",)),
+    ],
+)  # fmt: skip
+def test_what_an_evaluation_is_given(text: str, operands: tuple[str, ...]) -> None:
+    assert mechanism(text).operands == operands
+
+
+@pytest.mark.parametrize("text", ["taylor:2:clamp=5/sum+window:4", "elu1>power:1:clamp=5/sum+window:4:1"])
+def test_a_window_before_keys_without_a_finite_state_is_refused(text: str) -> None:
+    with pytest.raises(
+        MechanismError, match=r"asks for a window before keys(.|\n)*no finite state\.\n  Leave the clamp"
+    ):
+        mechanism(text)
+
+
+def test_near_and_far() -> None:
+    exp, taylor = mechanism("exp/sum"), mechanism("taylor:2/sum")
+    assert (exp.near, exp.far) == (exp.similarity, None)
+    assert (taylor.near, taylor.far) == (None, taylor.similarity)
+    both, alone = mechanism("elu1/sum+window:4"), mechanism("exp/sum+window:4")
+    assert (both.near, both.far) == (Similarity(Exp()), both.similarity)
+    assert (alone.near, alone.far) == (Similarity(Exp()), None)
+    assert both.is_finite_state
+    assert alone.is_finite_state
+
+
+def test_states_of_windows_decays_and_learned_denominators() -> None:
+    """Slots of K + V numbers, and one more with decay; a count of filled slots; one sum of exp(u)."""
+    size = {
+        text: mechanism(text).state_size(5, 7)
+        for text in (
+            "exp/sum+window:4:2",
+            "exp/sum+decay+window:4:2",
+            "taylor:2/sum",
+            "taylor:2/sum+decay",
+            "taylor:2/sum+valuegate+outgate",
+            "taylor:2/sum+window:4:2",
+            "taylor:2/sum+decay+window:4:2",
+            "elu1/cumgate",
+            "elu1/none",
+        )
+    }
+    assert size["exp/sum+window:4:2"] == 6 * 12 + 1
+    assert size["exp/sum+decay+window:4:2"] == 6 * 13 + 1
+    assert size["taylor:2/sum"] == size["taylor:2/sum+decay"] == size["taylor:2/sum+valuegate+outgate"] == 21 * 8
+    assert size["taylor:2/sum+window:4:2"] == 21 * 8 + 6 * 12 + 1
+    assert size["taylor:2/sum+decay+window:4:2"] == 21 * 8 + 6 * 13 + 1
+    assert size["elu1/cumgate"] == size["elu1/none"] + 1 == 5 * 7 + 1 + 1
+    assert mechanism("exp/sum+decay").cache_size(5, 7, 10) == 10 * 13
+    # keys in a window are kept unmapped, whatever the map beyond it
+    wide = CallableMap(lambda x: torch.cat([x, -x], -1).relu(), is_nonnegative=True)
+    mapped = Mechanism(Similarity(Power(1), wide), Sum(), window=mechanism("exp/sum+window:3").window)
+    assert mapped.state_size(5, 7) == 10 * 8 + 1 + 3 * 12 + 1
+
+
+def test_costs_of_windows() -> None:
+    alone, both = mechanism("exp/sum+window:4:2"), mechanism("taylor:2/sum+window:4:2")
+    assert alone.flops_per_token(5, 7) == 2 * 6 * 12
+    assert both.flops_per_token(5, 7) == mechanism("taylor:2/sum").flops_per_token(5, 7) + 2 * 6 * 12
+    # six slots in 32 bits are twelve cached tokens in 16; moments come on top
+    assert alone.break_even_length(5, 7) == 12.0
+    assert both.break_even_length(5, 7) == mechanism("taylor:2/sum").break_even_length(5, 7) + 12.0
+    assert mechanism("power:2/sum+decay").break_even_length(5, 7) == mechanism("power:2/sum").break_even_length(5, 7)
+
+
 # ------------------------------------------------------------------------------------------------- sizes
 
 
@@ -141,7 +223,7 @@ def test_denominator_orders_are_what_the_normalizer_and_the_center_need(case: Me
     if not case.is_finite_state:
         return
     needed = set(case.moment_orders) if case.normalizer.uses_denominator else set()
-    needed |= {0, 1} if case.similarity.is_centered else set()
+    needed |= {0, 1} if case.far is not None and case.similarity.is_centered else set()
     assert case.denominator_orders == tuple(sorted(needed))
 
 
@@ -158,5 +240,33 @@ def test_describe_is_the_text_where_there_is_one() -> None:
 
 def test_every_member_has_a_formula() -> None:
     for _, each in EVERY:
-        assert each.formula.startswith("w = ")
-        assert each.formula.endswith(each.normalizer.formula)
+        start, *_, output = each.formula.split(";  ")
+        assert start == (each.similarity.formula if each.window is None else each.window.formula)
+        assert output.startswith(each.normalizer.formula)
+        assert "None" not in each.formula
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("exp/sum", ["N = sum w v, Z = sum w, n = number of keys", "out = N / Z"]),
+        (
+            "exp/sum+valuegate+decay+outgate",
+            [
+                "N = sum w d i v, Z = sum w d, n = sum d; d = exp(sum of log decays after the key)",
+                "out = N / Z, N gated by g first",
+            ],
+        ),
+        ("exp/l2+outgate:after", ["N = sum w v, Z = sum w, n = number of keys", "out = N / |N|, times g"]),
+    ],
+)
+def test_gates_stand_in_the_formula(text: str, lines: list[str]) -> None:
+    assert mechanism(text).formula.split(";  ")[1:] == lines
+
+
+def test_a_window_says_what_is_beyond_it() -> None:
+    first = "the last 4 and the first 2 keys: w = exp(x), x = scale <q, k>"
+    assert mechanism("exp/sum+window:4:2").formula.startswith(f"{first};  beyond the window no key is seen;  N =")
+    assert mechanism("taylor:2/sum+window:4:2").formula.startswith(f"{first};  beyond the window;  w = sum over")
+    far = mechanism("elu1/sum+window:4:2").formula
+    assert far.startswith(f"{first};  beyond the window, times exp(far_log_weight);  w = x")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from laws.compare import assert_close, assert_same
 from maclaurin import Accumulator
-from maclaurin.algebra import L2, RMS, Layer, Length, NormalizerInputs, Sum, Unnormalized
+from maclaurin.algebra import L2, RMS, CumulativeGate, Layer, Length, NormalizerInputs, Sum, Unnormalized
 from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 from maclaurin.algebra.normalizer import NORMALIZERS, Normalizer
 from maclaurin.errors import MechanismError
@@ -21,6 +21,7 @@ from maclaurin.errors import MechanismError
 N = torch.tensor([[3.0, 4.0, 0.0], [1.0, -2.0, 2.0]], dtype=torch.float64)
 Z = torch.tensor([2.0, 0.5], dtype=torch.float64)
 COUNT = torch.tensor([4.0, 9.0], dtype=torch.float64)
+SUM_OF_EXP_U = torch.tensor([5.0, 0.25], dtype=torch.float64)
 NOTHING = NormalizerInputs()
 GAUGES = pytest.mark.parametrize("gauge", [0.0, 3.0, -3.0, 600.0, -600.0])
 
@@ -28,7 +29,8 @@ GAUGES = pytest.mark.parametrize("gauge", [0.0, 3.0, -3.0, 600.0, -600.0])
 def accumulator(gauge: float, numerator: Tensor = N, denominator: Tensor = Z) -> Accumulator:
     """The same true sums about any log scale that keeps them in range."""
     factor = math.exp(-gauge)
-    return Accumulator(factor * numerator, factor * denominator, COUNT, torch.full((2,), gauge, dtype=torch.float64))
+    log_scale = torch.full((2,), gauge, dtype=torch.float64)
+    return Accumulator(factor * numerator, factor * denominator, COUNT, log_scale, SUM_OF_EXP_U.log())
 
 
 @GAUGES
@@ -42,6 +44,7 @@ def accumulator(gauge: float, numerator: Tensor = N, denominator: Tensor = Z) ->
         (Sum(detach=True), N / Z[:, None]),
         (Length(), N / COUNT[:, None]),
         (Unnormalized(), N),
+        (CumulativeGate(), N / torch.tensor([[5.0], [1.0]])),
         (L2(), N / torch.tensor([[5.0], [3.0]])),
         (L2(gain=64.0), 64.0 * N / torch.tensor([[5.0], [3.0]])),
         (RMS(), 3**0.5 * N / torch.tensor([[5.0], [3.0]])),
@@ -68,7 +71,8 @@ def test_learned_tensors() -> None:
 
 @pytest.mark.parametrize("normalizer", [each() for each in NORMALIZERS.values()], ids=NORMALIZERS.keys())
 def test_a_row_without_keys_is_zero_after_everything(normalizer: Normalizer) -> None:
-    empty = Accumulator(0 * N, 0 * Z, 0 * COUNT, torch.full((2,), EMPTY_LOG_SCALE, dtype=torch.float64))
+    nothing = torch.full((2,), EMPTY_LOG_SCALE, dtype=torch.float64)
+    empty = Accumulator(0 * N, 0 * Z, 0 * COUNT, nothing, nothing)
     given = NormalizerInputs(weight=torch.ones(3).double(), bias=torch.ones(3).double())
     assert_same(normalizer(empty, given), 0 * N)
 
@@ -142,6 +146,18 @@ def test_detach_stops_the_whole_denominator() -> None:
         assert bool(found[0].all())
 
 
+def test_a_cumulative_gate_is_exact_where_its_sum_leaves_the_range() -> None:
+    """Sums of exp(u) of e^900 and of weights of e^900: the quotient is finite, and so are its gradients."""
+    log_sum = torch.tensor([900.0, -900.0], dtype=torch.float64, requires_grad=True)
+    numerator = N.clone().requires_grad_()
+    both = Accumulator(numerator, None, COUNT, torch.tensor([900.0, 0.0]).double(), log_sum)
+    out = CumulativeGate()(both, NOTHING)
+    assert_close(out, N, rtol=1e-12)
+    found = torch.autograd.grad(out.sum(), (log_sum, numerator))
+    assert_close(found[0], torch.tensor([-float(N[0].sum()), 0.0]).double(), rtol=1e-12)  # below 1 the floor holds
+    assert_close(found[1], torch.ones(2, 3).double(), rtol=1e-12)
+
+
 def test_a_negative_denominator_divides_as_it_is_and_a_clamp_lifts_it() -> None:
     negative = accumulator(1.0, N, -Z)
     assert_close(Sum(signed=True)(negative, NOTHING), -N / Z[:, None], rtol=1e-14)
@@ -160,7 +176,10 @@ def test_what_each_one_reads_and_promises() -> None:
     assert RMS(weight=True).learned == ("norm_weight",)
     assert Layer(weight=True, bias=True).learned == ("norm_weight", "norm_bias")
     assert Layer(bias=True).learned == ("norm_bias",)
-    assert all(each().learned == () for each in NORMALIZERS.values())
+    assert {name: each().learned for name, each in NORMALIZERS.items() if each().learned} == {
+        "cumgate": ("denominator_logit",)
+    }
+    assert {name for name, each in NORMALIZERS.items() if each.uses_log_denominator} == {"cumgate"}
     assert all(each().formula.startswith("out = ") for each in NORMALIZERS.values())
 
 

@@ -15,19 +15,23 @@ from hypothesis import strategies as st
 from maclaurin.algebra import (
     L2,
     CallableMap,
+    Decay,
     Elu1,
     Exp,
     Identity,
     Layer,
     Length,
+    OutputGate,
     Polynomial,
     Power,
     Similarity,
     Sum,
     Taylor,
+    ValueGate,
+    Window,
 )
 from maclaurin.algebra.normalizer import Normalizer
-from maclaurin.algebra.text import has_text, normalizer_text, similarity_text
+from maclaurin.algebra.text import has_text, normalizer_text, part_text, similarity_text
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,23 @@ def test_similarities(similarity: Similarity, expected: str) -> None:
 )
 def test_normalizers(normalizer: Normalizer, expected: str) -> None:
     assert normalizer_text(normalizer) == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (ValueGate(), "valuegate"),
+        (Decay(), "decay"),
+        (OutputGate(), "outgate"),
+        (OutputGate(after=True), "outgate:after"),
+        (Window(4), "window:4"),
+        (Window(4, 2), "window:4:2"),
+        (Window(1000, 10**6), "window:1000:1000000"),  # no exponent: the grammar reads whole numbers
+    ],
+    ids=repr,
+)
+def test_parts(part: object, expected: str) -> None:
+    assert part_text(part) == expected
 
 
 def test_a_callable_has_none() -> None:

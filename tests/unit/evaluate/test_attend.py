@@ -15,7 +15,7 @@ from laws.cases import draw
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, State, attend, mechanism, methods
 from maclaurin.algebra import CallableMap, Length, Power, Similarity
-from maclaurin.errors import GrammarError, MechanismError, MethodError
+from maclaurin.errors import ConfigError, GrammarError, MechanismError, MethodError
 
 Q, K, V = draw(0, queries=6).qkv
 
@@ -46,17 +46,24 @@ def test_what_is_no_mechanism(wrong: object) -> None:
 
 
 def test_methods_say_who_serves_and_why_not() -> None:
-    assert methods("exp/sum") == methods("taylor:4@mean/sum") == {"parallel": None, "recurrent": None}
+    assert methods("exp/sum") == {"parallel": None, "recurrent": None, "chunked": None, "fused": None}
+    softmax_alone = methods("taylor:4@mean/sum")
+    assert softmax_alone.pop("fused").startswith("softmax kernels weigh keys by exp of the logit, not by w = exp(c) (")
+    assert softmax_alone == {"parallel": None, "recurrent": None, "chunked": None}
     refused = methods(mechanism("taylor:8/sum"))
     assert refused["parallel"] is None
     assert refused["recurrent"] == "reading order 8 from moments loses too many digits (promised up to order 4)"
+    assert refused["chunked"] == refused["recurrent"]
     assert methods("taylor:8:clamp=5/sum")["recurrent"] is None  # a cache loses no digits
+    assert methods("exp/sum+window:4")["fused"] == "softmax kernels have no window"
+    needs_pairs = methods("taylor:4:clamp=5@mean/sum")["chunked"]
+    assert needs_pairs == "without a finite state the mean logit needs every pair before the first weight"
 
 
 def test_an_unknown_method() -> None:
     with pytest.raises(MethodError, match=r"method='recurent' does not exist: did you mean 'recurrent'"):
         attend("exp/sum", Q, K, V, method="recurent")
-    with pytest.raises(MethodError, match=r"method='zzz' does not exist: legal: parallel, recurrent, auto"):
+    with pytest.raises(MethodError, match=r"method='zzz' does not exist: legal: parallel, recurrent, chunked, fused, auto"):
         attend("exp/sum", Q, K, V, method="zzz")
 
 
@@ -78,13 +85,13 @@ def test_auto_is_recurrent_for_one_query_on_a_state_and_parallel_otherwise(monke
 
     module = inspect.getmodule(door)
     used = []
-    for name, function in list(module._ACCUMULATE.items()):
+    for name, evaluation in list(module._EVALUATIONS.items()):
 
-        def spy(problem, *, return_state, name=name, function=function):
+        def spy(problem, name=name, function=evaluation.accumulate, **options):
             used.append(name)
-            return function(problem, return_state=return_state)
+            return function(problem, **options)
 
-        monkeypatch.setitem(module._ACCUMULATE, name, spy)
+        monkeypatch.setitem(module._EVALUATIONS, name, evaluation._replace(accumulate=spy))
     state = attend("taylor:2/sum", Q, K, V, return_state=True).state
     pairs = torch.ones(2, 1, 1, 1, dtype=torch.bool)
     attend("taylor:2/sum", one(Q), one(K), one(V), state=state)
@@ -103,6 +110,34 @@ def test_a_pair_mask_has_no_state() -> None:
         MethodError, match=r"a mask \[B, H, T, S\] gives every query its own keys(.|\n)*method='parallel'"
     ):
         attend("exp/sum", Q, K, V, mask=pairs, method="recurrent")
+    with pytest.raises(MethodError, match=r"method='chunked'\): a mask \[B, H, T, S\] gives every query its own keys"):
+        attend("exp/sum", Q, K, V, mask=pairs, method="chunked")
+
+
+def test_a_pair_mask_meets_no_decay_in_softmax_kernels() -> None:
+    pairs, decay = torch.ones(2, 1, 6, 6, dtype=torch.bool), -torch.ones(2, 3, 6, dtype=torch.float64)
+    with pytest.raises(MethodError, match=r"together with decay, which is one number per key(.|\n)*method='parallel'"):
+        attend("exp/sum+decay", Q, K, V, mask=pairs, log_decay=decay, method="fused")
+    out = attend("exp/sum+decay", Q, K, V, mask=pairs, log_decay=decay, method="parallel").output
+    assert_close(out, attend("exp/sum+decay", Q, K, V, log_decay=decay).output, rtol=1e-13)
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.0, True, "8"])
+def test_a_chunk_size_is_a_whole_number(size: object) -> None:
+    with pytest.raises(ConfigError, match=r"is no number of tokens\.\n  Give a whole number >= 1"):
+        attend("exp/sum", Q, K, V, method="chunked", chunk_size=size)
+
+
+@pytest.mark.parametrize("method", ["parallel", "recurrent"])
+def test_methods_without_chunks_take_no_chunk_size(method: str) -> None:
+    with pytest.raises(ConfigError, match=f"chunk_size=4 was given to method='{method}', which has no chunks"):
+        attend("exp/sum", Q, K, V, method=method, chunk_size=4)
+    assert_same(attend("exp/sum", Q, K, V, chunk_size=4).output, attend("exp/sum", Q, K, V).output)
+
+
+def test_an_unknown_kernel() -> None:
+    with pytest.raises(ConfigError, match=r"kernel='cuda' does not exist: legal: auto, torch"):
+        attend("exp/sum", Q, K, V, kernel="cuda")
 
 
 def test_a_pair_mask_applies_to_new_keys_only() -> None:
@@ -182,7 +217,7 @@ def test_everything_after_the_value_goes_by_keyword() -> None:
 
 def test_a_callable_map_is_attended_like_any_other() -> None:
     doubled = Mechanism(Similarity(Power(1), CallableMap(lambda x: torch.cat([x, -x], -1).relu())), Length())
-    for method in ("parallel", "recurrent"):
+    for method in ("parallel", "recurrent", "chunked"):
         out = attend(doubled, Q, K, V, method=method).output
         q, k = (torch.cat([each, -each], -1).relu() for each in (Q, K))
         x = (q @ k.repeat_interleave(2, 1).mT).tril()

@@ -23,9 +23,8 @@ def qkv(
 
 
 def posed(*tensors: Tensor, text: str = "exp/sum", **options: object) -> Problem:
-    given = {"is_causal": True, "scale": None, "mask": None, "length_exponent": None, "norm_weight": None,
-             "norm_bias": None, "state": None, **options}  # fmt: skip
-    return pose(mechanism(text), *(tensors or qkv()), Options(**given))
+    shape = {name: options.pop(name) for name in ("is_causal", "scale", "mask", "state") if name in options}
+    return pose(mechanism(text), *(tensors or qkv()), Options(**shape, operands=options))
 
 
 # ------------------------------------------------------------------------------------------------- shapes
@@ -90,7 +89,8 @@ def test_devices_are_one() -> None:
 def test_half_precision_is_computed_in_float32(given: torch.dtype) -> None:
     problem = posed(*(each.to(given) for each in qkv()))
     wide = torch.float64 if given == torch.float64 else torch.float32
-    assert (problem.dtype, problem.query.dtype, problem.key.dtype, problem.value.dtype) == (given, wide, wide, wide)
+    tensors = (problem.queries.near, problem.keys.key, problem.keys.value)
+    assert (problem.dtype, *(each.dtype for each in tensors)) == (given, wide, wide, wide)
 
 
 # ------------------------------------------------------------------------------------------------- masks
@@ -128,7 +128,10 @@ def test_masks_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
 def test_masks_of_both_kinds_find_their_place() -> None:
     keys = torch.rand(2, 7, generator=torch.Generator().manual_seed(0)) < 0.5
     assert posed(mask=keys).pair_mask is None
-    assert torch.equal(posed(mask=keys).key_mask, keys)
+    assert torch.equal(posed(mask=keys).keys.visible, keys)
+    assert torch.equal(posed(mask=keys).keys.shown, keys)
+    assert posed().keys.visible is None
+    assert bool(posed().keys.shown.all())
     shared, own = torch.ones(2, 1, 5, 7, dtype=torch.bool), torch.ones(2, 6, 5, 7, dtype=torch.bool)
     assert posed(mask=shared).pair_mask.shape == (2, 1, 1, 5, 7)
     assert posed(mask=own).pair_mask.shape == (2, 3, 2, 5, 7)
@@ -149,7 +152,7 @@ def test_hidden_keys_and_values_are_zeros_after_the_map() -> None:
     keys = torch.tensor([[True] * 6 + [False], [False] + [True] * 6])
     for text in ("exp/sum", "elu1/sum", "expmap/sum", "cosine/l2"):
         problem = posed(mask=keys, text=text)
-        for each in (problem.key, problem.value):
+        for each in (problem.keys.key, problem.keys.value):
             assert torch.equal(each.any(-1), keys[:, None].expand(2, 3, 7))
 
 
@@ -160,21 +163,25 @@ def test_only_what_stands_on_a_pad_loses_what_is_not_finite() -> None:
     q[..., 0] = float("nan")
     q[..., 1] = 7.0
     stays = torch.tensor([[True, True, False, True, True], [True, True, True, False, True]])  # query t on key t - 2
-    query = posed(q, k, v, mask=keys).query.flatten(1, 2)
+    query = posed(q, k, v, mask=keys).queries.near.flatten(1, 2)
     assert torch.equal(query[..., 0].isnan(), stays[:, None].expand(2, 6, 5))
     assert bool((query[..., 1] == 7.0).all())
-    assert bool(posed(q, k, v, mask=keys, is_causal=False).query[..., 0].isnan().all())  # stand on no key
-    assert bool(posed(q, k, v).query[..., 0].isnan().all())
+    assert bool(posed(q, k, v, mask=keys, is_causal=False).queries.near[..., 0].isnan().all())  # stand on no key
+    assert bool(posed(q, k, v).queries.near[..., 0].isnan().all())
 
 
 # ------------------------------------------------------------------------------------------------- scale
 
 
 def test_default_scales() -> None:
-    assert posed().scale == 0.5
-    assert posed(text="elu1/sum").scale == 1.0
-    assert posed(scale=0).scale == 0.0
-    assert posed(scale=-2).scale == -2.0
+    assert posed().queries.near_scale == 0.5
+    assert posed(text="elu1/sum").queries.far_scale == 1.0
+    assert posed(scale=0).queries.near_scale == 0.0
+    assert posed(scale=-2).queries.near_scale == -2.0
+    window = posed(text="elu1/sum+window:4", far_log_weight=torch.zeros(6)).queries
+    assert (window.near_scale, window.far_scale) == (0.5, 1.0)  # exact inside, linear attention beyond
+    window = posed(text="elu1/sum+window:4", far_log_weight=torch.zeros(6), scale=0.3).queries
+    assert (window.near_scale, window.far_scale) == (0.3, 0.3)
 
 
 # ------------------------------------------------------------------------------------------------- learned tensors
@@ -188,6 +195,44 @@ def test_learned_tensors_are_brought_to_the_accumulators_form() -> None:
     assert posed(text="exp/rms:weight").inputs.weight is None
     mixed = posed(*(each.bfloat16() for each in qkv()), text="exp/rms:weight", norm_weight=torch.ones(8).double())
     assert mixed.inputs.weight.dtype == torch.float32
+    assert posed(text="elu1/sum+window:4", far_log_weight=torch.zeros(6)).queries.far_log_weight.shape == (3, 2, 1)
+
+
+def test_gates_are_brought_to_the_form_of_what_they_multiply() -> None:
+    for gate, shape in ((torch.ones(2, 6, 5), (2, 3, 2, 5, 1)), (torch.ones(2, 6, 5, 8), (2, 3, 2, 5, 8))):
+        assert posed(text="exp/sum+outgate", output_gate=gate).output_gate.shape == shape
+    gate = torch.full((2, 3, 7), 0.5)
+    assert bool((posed(text="exp/sum+valuegate", value_gate=gate).keys.value == 0.5).all())
+    decayed = posed(text="exp/sum+decay", log_decay=-gate)
+    assert torch.equal(decayed.keys.log_decay, -gate)
+    assert decayed.pairwise_log_decay.shape == (2, 3, 1, 5, 7)
+    assert torch.equal(decayed.log_decay_of_state[0, 0, 0], -0.5 * torch.arange(3.0, 8.0))
+    assert posed(text="exp/sum").pairwise_log_decay is None
+    assert posed(text="exp/sum").log_decay_of_state is None
+
+
+def test_what_is_hidden_neither_decays_nor_counts_whatever_stands_there() -> None:
+    keys = torch.tensor([[True] * 6 + [False], [False] + [True] * 6])
+    for hidden in (float("nan"), float("inf"), 7.0):
+        decay = torch.where(keys[:, None].expand(2, 3, 7), -1.0, hidden)
+        problem = posed(text="exp/cumgate+valuegate+decay", mask=keys, log_decay=decay, value_gate=decay, denominator_logit=decay)
+        for each in (problem.keys.log_decay, problem.keys.denominator_logit, problem.keys.value[..., 0]):
+            assert torch.equal(each, torch.where(keys[:, None].expand(2, 3, 7), -1.0, 0.0))
+
+
+def test_a_log_decay_is_not_positive() -> None:
+    decay = torch.zeros(2, 3, 7)
+    decay[1, 2, 3] = 0.25
+    with pytest.raises(ConfigError, match=r"log_decay reaches 0\.25; weights would grow with time\.\n  Give log decays <= 0"):
+        attend("exp/sum+decay", *qkv(), log_decay=decay)
+    decay[1, 2, 3] = float("-inf")
+    assert bool(attend("exp/sum+decay", *qkv(), log_decay=decay).output.isfinite().all())
+
+
+@pytest.mark.parametrize(("text", "part"), [("exp/sum+decay", "decays"), ("taylor:2/sum+window:4", "has a window")])
+def test_what_needs_a_direction_of_time(text: str, part: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"is_causal=False was asked of {text}, which {part}: it needs a")):
+        attend(text, *qkv(), is_causal=False)
 
 
 @pytest.mark.parametrize(
@@ -199,10 +244,17 @@ def test_learned_tensors_are_brought_to_the_accumulators_form() -> None:
         ("exp/rms", "norm_weight"),
         ("exp/rms:weight", "norm_bias"),
         ("exp/layer:bias", "norm_weight"),
+        ("exp/sum", "log_decay"),
+        ("exp/sum+decay", "value_gate"),
+        ("exp/sum+valuegate", "output_gate"),
+        ("exp/sum", "denominator_logit"),
+        ("elu1/sum", "far_log_weight"),
+        ("taylor:2@mean/sum+window:4", "far_log_weight"),
+        ("exp/sum+window:4", "far_log_weight"),
     ],
 )
 def test_a_learned_tensor_that_nobody_reads(text: str, name: str) -> None:
-    message = f"attend: {name} was given to {text}, whose normalizer does not read it.\n  Leave it out, or use"
+    message = f"attend: {name} was given to {text}, which does not read it.\n  Leave it out, or use"
     with pytest.raises(ConfigError, match=re.escape(message)):
         attend(text, *qkv(), **{name: torch.ones(8)})
 
@@ -216,18 +268,44 @@ def test_a_learned_tensor_that_nobody_reads(text: str, name: str) -> None:
         ("exp/length:learned", "length_exponent", (3,), "(6,)"),
         ("exp/length:learned", "length_exponent", (), "(6,)"),
         ("exp/length:learned", "length_exponent", (6, 1), "(6,)"),
+        ("exp/sum+decay", "log_decay", (2, 6, 7), "(2, 3, 7)"),
+        ("exp/sum+decay", "log_decay", (2, 3, 5), "(2, 3, 7)"),
+        ("exp/sum+decay", "log_decay", (3,), "(2, 3, 7)"),
+        ("exp/sum+valuegate", "value_gate", (2, 7, 3), "(2, 3, 7)"),
+        ("exp/cumgate", "denominator_logit", (2, 3, 7, 1), "(2, 3, 7)"),
+        ("exp/sum+outgate", "output_gate", (2, 3, 5), "(2, 6, 5) or (2, 6, 5, 8)"),
+        ("exp/sum+outgate:after", "output_gate", (2, 6, 7, 8), "(2, 6, 5) or (2, 6, 5, 8)"),
+        ("elu1/sum+window:4", "far_log_weight", (3,), "(6,)"),
     ],
 )
 def test_a_learned_tensor_of_another_shape(text: str, name: str, shape: tuple[int, ...], legal: str) -> None:
-    with pytest.raises(ShapeError, match=re.escape(f"attend: {name} has shape {shape}; it must be {legal}")):
+    with pytest.raises(ShapeError, match=rf"attend: {name}, .*, has shape {re.escape(str(shape))}; it must be {re.escape(legal)}"):
         attend(text, *qkv(), **{name: torch.ones(shape)})
 
 
-def test_a_missing_length_exponent() -> None:
-    with pytest.raises(
-        ConfigError, match=r"length_exponent is missing\.\n  Give a tensor of shape \(6,\), one exponent"
-    ):
-        attend("exp/length:learned", *qkv())
+@pytest.mark.parametrize(
+    ("text", "name", "legal"),
+    [
+        ("exp/length:learned", "length_exponent", "(6,)"),
+        ("exp/sum+decay", "log_decay", "(2, 3, 7)"),
+        ("exp/sum+valuegate", "value_gate", "(2, 3, 7)"),
+        ("exp/sum+outgate", "output_gate", "(2, 6, 5) or (2, 6, 5, 8)"),
+        ("exp/cumgate", "denominator_logit", "(2, 3, 7)"),
+        ("power:2/sum+window:4", "far_log_weight", "(6,)"),
+    ],
+)
+def test_an_operand_that_is_missing(text: str, name: str, legal: str) -> None:
+    message = rf"attend: {re.escape(text)} needs {name}, .*; it is missing\.\n  Give a tensor of shape {re.escape(legal)}"
+    with pytest.raises(ConfigError, match=message):
+        attend(text, *qkv())
+
+
+def test_an_operand_is_a_floating_point_tensor() -> None:
+    for wrong, kind in ((torch.zeros(2, 3, 7, dtype=torch.int64), "torch.int64"), ([0.0], "list")):
+        with pytest.raises(DtypeError, match=f"attend: log_decay is {kind}"):
+            attend("exp/sum+decay", *qkv(), log_decay=wrong)
+    with pytest.raises(DtypeError, match="attend: log_decay is on meta, value on cpu"):
+        attend("exp/sum+decay", *qkv(), log_decay=torch.zeros(2, 3, 7, device="meta"))
 
 
 # ------------------------------------------------------------------------------------------------- states

@@ -11,15 +11,11 @@ from torch import Tensor, nn
 from laws.compare import assert_close, assert_same
 from maclaurin import CATALOGUE, DecoderConfig, DecoderLM, recipe
 from maclaurin.errors import ConfigError, DtypeError, MethodError, ShapeError, StateError
-from maclaurin.evaluate import MAX_MOMENT_ORDER
+from maclaurin.evaluate import methods
 from maclaurin.nn import ShortConvolution
 
 #: The catalogue's members that may generate with a state.
-NAMES = [
-    name
-    for name, each in CATALOGUE.items()
-    if not each.mechanism.is_finite_state or max(each.mechanism.moment_orders) <= MAX_MOMENT_ORDER
-]
+NAMES = [name for name, each in CATALOGUE.items() if methods(each.mechanism)["recurrent"] is None]
 #: float64 rounding through two layers.
 RTOL = 1e-11
 
@@ -61,6 +57,11 @@ def test_generation_with_a_state_equals_generation_without(name: str) -> None:
 def test_generation_with_convolution_and_grouped_heads(name: str) -> None:
     attention = recipe(name).with_layer(convolution=3, rotary=False)
     assert_state_is_exact(wide(attention, num_heads=4, num_kv_heads=2, value_dim=3))
+
+
+@pytest.mark.parametrize("text", ["exp/sum+window:3:1", "taylor:2@mean/sum+decay+window:3", "elu1/sum+window:2:2"])
+def test_generation_beyond_a_short_window(text: str) -> None:
+    assert_state_is_exact(wide(text, num_heads=4, num_kv_heads=2))
 
 
 def test_generation_with_a_recipe_per_layer() -> None:
