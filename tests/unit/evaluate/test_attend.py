@@ -63,7 +63,9 @@ def test_methods_say_who_serves_and_why_not() -> None:
 def test_an_unknown_method() -> None:
     with pytest.raises(MethodError, match=r"method='recurent' does not exist: did you mean 'recurrent'"):
         attend("exp/sum", Q, K, V, method="recurent")
-    with pytest.raises(MethodError, match=r"method='zzz' does not exist: legal: parallel, recurrent, chunked, fused, auto"):
+    with pytest.raises(
+        MethodError, match=r"method='zzz' does not exist: legal: parallel, recurrent, chunked, fused, auto"
+    ):
         attend("exp/sum", Q, K, V, method="zzz")
 
 

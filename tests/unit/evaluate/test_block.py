@@ -81,7 +81,5 @@ def test_a_center_given_is_the_center_used() -> None:
     x = logits(QUERY, KEY, 1.0)
     center = torch.full((2, 3, 4, 5), 0.3, dtype=torch.float64)
     everything = torch.ones(1, 1, 1, 1, 7, dtype=torch.bool)
-    accumulator = accumulate_block(
-        Similarity(Taylor(1), is_centered=True), x, VALUE, everything, center_BHGT=center
-    )
+    accumulator = accumulate_block(Similarity(Taylor(1), is_centered=True), x, VALUE, everything, center_BHGT=center)
     assert_close(accumulator.true_denominator, (1 + x - 0.3).sum(-1) * math.exp(0.3), rtol=1e-13)

@@ -1,7 +1,7 @@
 """``torch.compile(fullgraph=True)`` of each method equals eager, forward and backward.
 
-The graph is traced and differentiated ahead of time and run by torch's own operators (``aot_eager``), so no C++ compiler
-is needed; the nightly run compiles with the default backend too. Run: pytest tests/unit/evaluate/test_compile.py -q
+The graph is traced and differentiated ahead of time and run by torch's own operators (``aot_eager``), so no compiler is
+needed; the nightly run compiles with the default backend too. Run: pytest tests/unit/evaluate/test_compile.py -q
 """
 
 from __future__ import annotations
