@@ -6,8 +6,17 @@ import pytest
 import torch
 
 from laws.cases import Inputs, draw
+from laws.matrix import cells, everything
+from laws.refusals import is_built
+from laws.tally import Tally
 
 torch.set_num_threads(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Count the cells of the law matrix; a whole session without some of them fails."""
+    expected = {str(cell) for each in everything(is_built) for cell in cells(each)}
+    config.pluginmanager.register(Tally(expected), "law-matrix")
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """maclaurin: softmax attention, order by order.
 
 exp(x) is an infinite Maclaurin series, so softmax attention is an infinite sum of recurrent networks and linear
-attention is one term of it. This package holds one composable family of attention mechanisms, evaluated in parallel
-and recurrent form with equal results.
+attention is one term of it. This package holds one composable family of attention mechanisms, evaluated in
+parallel, chunked, fused and recurrent form with equal results; ``maclaurin.verify`` holds their laws.
 
 Public names resolve on first use: ``import maclaurin`` alone imports nothing else, not even torch.
 """
@@ -26,10 +26,12 @@ _PUBLIC = {
     "Mechanism": "maclaurin.algebra",
     "Recipe": "maclaurin.algebra",
     "State": "maclaurin.evaluate",
+    "Stepper": "maclaurin.evaluate",
     "attend": "maclaurin.evaluate",
     "mechanism": "maclaurin.algebra",
     "methods": "maclaurin.evaluate",
     "recipe": "maclaurin.algebra",
+    "stepper": "maclaurin.evaluate",
 }
 
 __all__ = [
@@ -43,17 +45,19 @@ __all__ = [
     "Mechanism",
     "Recipe",
     "State",
+    "Stepper",
     "__version__",
     "attend",
     "mechanism",
     "methods",
     "recipe",
+    "stepper",
 ]
 
 if TYPE_CHECKING:
     from maclaurin.algebra import CATALOGUE, Accumulator, Mechanism, Recipe, mechanism, recipe
     from maclaurin.errors import MaclaurinError
-    from maclaurin.evaluate import AttentionOutput, State, attend, methods
+    from maclaurin.evaluate import AttentionOutput, State, Stepper, attend, methods, stepper
     from maclaurin.nn import AttentionLayer, DecoderConfig, DecoderLM
 
 

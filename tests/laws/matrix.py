@@ -6,9 +6,12 @@ one gives every such pair gates and a window, chosen so that any two values of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import combinations, product
+
+from maclaurin.evaluate import methods
 
 SIMILARITIES = (
     "exp",
@@ -50,8 +53,12 @@ VALUE_GATES = ("", "valuegate")
 DECAYS = ("", "decay")
 OUTPUT_GATES = ("", "outgate", "outgate:after")
 WINDOWS = ("", "window:1", "window:3:2", "window:5", "window:64:4")
-METHODS = ("parallel", "recurrent", "chunked", "fused")
+#: Every method of the package's own table: a new one is in the matrix from its first day.
+METHODS = tuple(methods("exp/sum"))
 DIRECTIONS = (True, False)
+
+#: Two words, each with the number of its axis.
+Pair = tuple[tuple[int, str], tuple[int, str]]
 
 
 @dataclass(frozen=True)
@@ -77,9 +84,9 @@ class Composition:
         return (self.similarity, self.normalizer, self.value, self.decay, self.output, self.window)
 
     @property
-    def pairs(self) -> set[tuple[tuple[int, str], tuple[int, str]]]:
-        """Every two of its words, each with the number of its axis."""
-        return set(combinations(enumerate(self.axes), 2))
+    def pairs(self) -> list[Pair]:
+        """Every two of its words."""
+        return list(combinations(enumerate(self.axes), 2))
 
 
 @dataclass(frozen=True)
@@ -104,45 +111,42 @@ def plain() -> list[Composition]:
     return [Composition(*each) for each in product(SIMILARITIES, NORMALIZERS)]
 
 
-def gated() -> list[Composition]:
-    """Every similarity with every normalizer, each with the gates and window that meet most others for the first time.
+def gated(is_built: Callable[[Composition], bool]) -> list[Composition]:
+    """Every similarity with every normalizer, each with the gates and window that have met its parts least so far.
 
-    Compositions that cannot be built are left to :func:`unbuilt`, those with neither gate nor window to
-    :func:`plain`.
+    Args:
+        is_built: whether the parts of a composition go together; those that do not are left out.
     """
-    from laws.refusals import is_built
-
     choices = [each for each in product(VALUE_GATES, DECAYS, OUTPUT_GATES, WINDOWS) if any(each)]
-    met: dict[tuple[tuple[int, str], tuple[int, str]], int] = {}
+    met: Counter[Pair] = Counter()
     found = []
     for number, (similarity, normalizer) in enumerate(product(SIMILARITIES, NORMALIZERS)):
-        turned = choices[7 * number % len(choices) :] + choices[: 7 * number % len(choices)]
+        start = 7 * number % len(choices)  # among equals, another one every time
+        turned = choices[start:] + choices[:start]
         able = [each for each in (Composition(similarity, normalizer, *parts) for parts in turned) if is_built(each)]
-        if not able:
-            continue
-        best = min(able, key=lambda each: sum(1.0 / (1 + met.get(pair, 0)) for pair in each.pairs) * -1.0)
-        for pair in best.pairs:
-            met[pair] = met.get(pair, 0) + 1
-        found.append(best)
+        if able:
+            best = max(able, key=lambda each: sum(1.0 / (1 + met[pair]) for pair in each.pairs))
+            met.update(best.pairs)
+            found.append(best)
     return found
 
 
-def unbuilt() -> list[Composition]:
-    """What the parts alone rule out: one composition of every two axes' values that never go together."""
-    from laws.refusals import is_built
-
+def unbuilt(is_built: Callable[[Composition], bool]) -> list[Composition]:
+    """Similarities that go with no window; with a normalizer that goes with each."""
     windows = [Composition(similarity, "l2", window="window:3:2") for similarity in SIMILARITIES]
     return [each for each in windows if not is_built(each)]
 
 
-def everything() -> list[Composition]:
+def everything(is_built: Callable[[Composition], bool]) -> list[Composition]:
     """The whole matrix."""
-    return [*plain(), *gated(), *unbuilt()]
+    return [*plain(), *gated(is_built), *unbuilt(is_built)]
 
 
-def possible_pairs() -> Iterator[tuple[tuple[int, str], tuple[int, str]]]:
-    """Every two values of two axes that are not both of the plain matrix."""
+def pairs_of_axes() -> list[Pair]:
+    """Any two values of any two axes."""
     axes = (SIMILARITIES, NORMALIZERS, VALUE_GATES, DECAYS, OUTPUT_GATES, WINDOWS)
-    for (i, one), (j, other) in combinations(enumerate(axes), 2):
-        for pair in product(one, other):
-            yield (i, pair[0]), (j, pair[1])
+    return [
+        ((i, one), (j, other))
+        for (i, first), (j, second) in combinations(enumerate(axes), 2)
+        for one, other in product(first, second)
+    ]
