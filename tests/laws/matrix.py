@@ -52,7 +52,7 @@ NORMALIZERS = (
 VALUE_GATES = ("", "valuegate")
 DECAYS = ("", "decay")
 OUTPUT_GATES = ("", "outgate", "outgate:after")
-WINDOWS = ("", "window:1", "window:3:2", "window:5", "window:64:4")
+WINDOWS = ("", "window:1:1", "window:3:2", "window:5", "window:64:4")
 #: Every method of the package's own table: a new one is in the matrix from its first day.
 METHODS = tuple(methods("exp/sum"))
 DIRECTIONS = (True, False)

@@ -13,6 +13,7 @@ import torch
 from maclaurin.algebra.grammar import parse
 from maclaurin.algebra.mechanism import Mechanism
 from maclaurin.algebra.recipe import LayerOptions, Recipe
+from maclaurin.algebra.tracing import constant_when_traced
 from maclaurin.errors import GrammarError, MechanismError, nearest
 
 _FIRST = "Mongaras & Larson, arXiv 2507.23632"
@@ -364,7 +365,7 @@ def mechanism_of(value: Mechanism | str) -> Mechanism:
 _READ: dict[str, Mechanism] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_traced
 def _read_before_tracing(text: str) -> bool:
     _READ[text] = mechanism(text)
     return True

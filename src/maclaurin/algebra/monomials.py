@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from maclaurin.algebra.tracing import constant_when_traced
+
 
 def num_monomials(dim: int, order: int) -> int:
     """Number of symmetric monomials of exactly ``order`` in ``dim`` variables, C(dim+order-1, order).
@@ -116,13 +118,13 @@ def _multisets(dim: int, order: int) -> dict[tuple[int, ...], int]:
     return {index: i for i, index in enumerate(combinations_with_replacement(range(dim), order))}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_traced
 def _hierarchy(dim: int, order: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For every multiset of ``order``: its parent (last index removed), that index, sqrt(n / its multiplicity)."""
     return _count_hierarchy(dim, order)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_traced
 def _product_table(dim: int, order_a: int, order_b: int) -> tuple[np.ndarray, np.ndarray]:
     """For every pair (J, L): the position of J + L, and sqrt(C(n, j) * binom(J + L, J))."""
     return _count_products(dim, order_a, order_b)

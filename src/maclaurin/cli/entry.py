@@ -66,6 +66,7 @@ def _verbs() -> Any:
     from maclaurin.cli.list import list_mechanisms
     from maclaurin.cli.show import show_mechanism
     from maclaurin.cli.study import study
+    from maclaurin.cli.verify import verify_target
 
     app = typer.Typer(
         cls=_Verbs,
@@ -79,6 +80,7 @@ def _verbs() -> Any:
     app.command("study", short_help="Run a comparison, or go on with it; write its report.")(study)
     app.command("list", short_help="Every mechanism of the catalogue.")(list_mechanisms)
     app.command("show", short_help="One mechanism: formula, state, cost, methods, names.")(show_mechanism)
+    app.command("verify", short_help="The laws of attention, on a mechanism or anyone's function.")(verify_target)
     return get_command(app)
 
 
@@ -110,6 +112,7 @@ def _root(
       maclaurin study            run the built-in comparison and write its report
       maclaurin list             every mechanism in the catalogue
       maclaurin show taylor-2    one of them: formula, state size, cost
+      maclaurin verify exp/l2    the laws of attention, on it or on a function of yours
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)

@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
+from maclaurin.algebra.tracing import constant_when_traced
 from maclaurin.errors import MethodError
 
 
@@ -33,7 +34,7 @@ def _kernels() -> tuple[Any, Any]:
     return aten._scaled_dot_product_flash_attention_for_cpu, aten._scaled_dot_product_flash_attention_for_cpu_backward
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_traced
 def is_available() -> bool:
     """Whether this torch has the kernels and they compute what this file needs. Tried once per process."""
     return _try_kernels()

@@ -21,13 +21,14 @@ from maclaurin.evaluate.operands import Keys, Queries, chunk_sizes
 from maclaurin.evaluate.pairs import accumulate_pairs
 from maclaurin.evaluate.problem import Problem
 from maclaurin.evaluate.recompute import recomputed
+from maclaurin.evaluate.tensor_tree import TensorTree
 
 #: How queries read cached keys that all of them see.
 ReadPast = Callable[[Queries, Sequence[Cache]], Accumulator]
 
 
 @dataclass(frozen=True, eq=False)
-class _Past:
+class _Past(TensorTree):
     """Keys before a stretch, in blocks, and the log denominator over them."""
 
     blocks: tuple[Cache, ...]
@@ -79,15 +80,25 @@ def accumulate_after_past(problem: Problem, read: ReadPast, chunk_size: int) -> 
     return Accumulator.join(found)
 
 
+@dataclass(frozen=True, eq=False)
+class _Given(TensorTree):
+    """What a stretch works on."""
+
+    queries: Queries
+    keys: Keys
+    past: _Past
+
+
 def _stretch(problem: Problem, queries: Queries, keys: Keys, past: _Past, read: ReadPast) -> Accumulator:
     """Queries over their own keys and all earlier ones."""
 
-    def stretch(queries: Queries, keys: Keys, past: _Past) -> Accumulator:
-        part = problem.of(queries, keys, None)
-        new, old = accumulate_pairs(part), read(queries, past.blocks)
-        if past.log_denominator is not None:
-            old = replace(old, log_denominator=past.log_denominator[..., None, None].expand(old.count.shape))
+    def work(given: _Given) -> Accumulator:
+        part = problem.of(given.queries, given.keys, None)
+        new, old = accumulate_pairs(part), read(given.queries, given.past.blocks)
+        if given.past.log_denominator is not None:
+            before = given.past.log_denominator[..., None, None]
+            old = replace(old, log_denominator=before.expand(old.count.shape))
         since = part.log_decay_of_state
         return (old if since is None else old.decayed(since.expand(old.count.shape))).merge(new)
 
-    return recomputed(stretch, queries, keys, past)
+    return recomputed(work, _Given(queries, keys, past))

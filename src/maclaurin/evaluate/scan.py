@@ -19,6 +19,7 @@ from maclaurin.algebra import Accumulator
 from maclaurin.evaluate.operands import Keys, Queries
 from maclaurin.evaluate.pairs import accumulate_pairs
 from maclaurin.evaluate.problem import Problem
+from maclaurin.evaluate.recompute import Found, gradients, leaf, skeleton, wants_gradient
 from maclaurin.evaluate.state import State
 from maclaurin.evaluate.tensor_tree import TensorTree
 
@@ -37,8 +38,6 @@ _TIME = {
     "log_scale": 3,
     "log_denominator": 3,
 }
-#: Ends of the names of tensors that are constants for gradients.
-_CONSTANT = ("log_scale", "key_reference", "visible", "filled")
 
 
 class Stretch(NamedTuple):
@@ -57,26 +56,6 @@ class _Given(TensorTree):
     state: State
 
 
-@dataclass(frozen=True, eq=False)
-class _Found(TensorTree):
-    """What it leaves: the sums of its queries, and the state after its keys where someone wants it."""
-
-    numerator: Tensor
-    denominator: Tensor | None
-    count: Tensor
-    log_scale: Tensor
-    log_denominator: Tensor | None
-    state: State | None
-
-    @classmethod
-    def of(cls, sums: Accumulator, state: State | None) -> _Found:
-        return cls(sums.numerator, sums.denominator, sums.count, sums.log_scale, sums.log_denominator, state)
-
-    @property
-    def accumulator(self) -> Accumulator:
-        return Accumulator(self.numerator, self.denominator, self.count, self.log_scale, self.log_denominator)
-
-
 def scan(problem: Problem, stretches: Sequence[Stretch], *, return_state: bool) -> tuple[Accumulator, State | None]:
     """The accumulator of every query, and the state after every key if asked for.
 
@@ -87,11 +66,10 @@ def scan(problem: Problem, stretches: Sequence[Stretch], *, return_state: bool) 
     """
     given = _Given(problem.queries, problem.keys, problem.initial_state())
     plan = _Plan(problem, tuple(stretches), return_state)
-    wants_gradient = torch.is_grad_enabled() and any(each.requires_grad for each in given.tensors())
-    if torch.compiler.is_compiling() or not wants_gradient:
+    if not wants_gradient(given):
         found = plan.run(given)
     else:
-        shape: list[_Found] = []
+        shape: list[Found] = []
         outputs = _Scan.apply(plan, given, shape, *given.tensors())  # type: ignore[no-untyped-call]
         found = shape[0].rebuilt(outputs)
     return found.accumulator, found.state
@@ -118,13 +96,13 @@ class _Plan:
             state,
         )
 
-    def step(self, number: int, part: _Given) -> _Found:
+    def step(self, number: int, part: _Given) -> Found:
         """One stretch."""
         sums = accumulate_pairs(self.problem.of(part.queries, part.keys, part.state))
         is_wanted = self.keeps_last or number < len(self.stretches) - 1
-        return _Found.of(sums, part.state.absorb(part.keys) if is_wanted else None)
+        return Found.of(sums, part.state.absorb(part.keys) if is_wanted else None)
 
-    def run(self, given: _Given) -> _Found:
+    def run(self, given: _Given) -> Found:
         """Every stretch, autograd following."""
         queries, keys = zip(*self.stretches, strict=True)
         state: State | None = given.state
@@ -133,15 +111,15 @@ class _Plan:
             assert state is not None
             found.append(self.step(number, _Given(*part, state)))
             state = found[-1].state
-        return _Found.of(Accumulator.join([each.accumulator for each in found]), state)
+        return Found.of(Accumulator.join([each.accumulator for each in found]), state)
 
 
 class _Scan(torch.autograd.Function):
     """:meth:`_Plan.run`, keeping only the state before each stretch."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, given: _Given, shape: list[_Found], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.plan, ctx.shape, ctx.states = plan, given.map_tensors(lambda each: each.new_empty(0)), []
+    def forward(ctx: Any, plan: _Plan, given: _Given, shape: list[Found], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.plan, ctx.shape, ctx.states = plan, skeleton(given), []
         ctx.save_for_backward(*tensors)
         whole: dict[str, Tensor] = {}
         state: State | None = given.state
@@ -164,7 +142,7 @@ class _Scan(torch.autograd.Function):
             replace(found, state=state).rebuilt([*whole.values(), *(() if state is None else state.tensors())])
         )
         outputs = shape[0].named_tensors()
-        ctx.mark_non_differentiable(*(each for name, each in outputs.items() if name.endswith(_CONSTANT)))
+        ctx.mark_non_differentiable(*shape[0].constants)
         ctx.set_materialize_grads(False)
         ctx.names = tuple(outputs)
         return tuple(outputs.values())
@@ -174,7 +152,7 @@ class _Scan(torch.autograd.Function):
         given: _Given = ctx.shape.rebuilt(ctx.saved_tensors)
         of_outputs = {name: each for name, each in zip(ctx.names, grads, strict=True) if each is not None}
         if torch.is_grad_enabled():  # someone differentiates the gradient
-            found = _gradients(ctx.plan.run(given).named_tensors(), given.named_tensors(), of_outputs, twice=True)
+            found = gradients(ctx.plan.run(given).named_tensors(), given.named_tensors(), of_outputs, twice=True)
         else:
             found = _backward(ctx.plan, given, ctx.states, of_outputs)
         return None, None, None, *(found.get(name) for name in given.named_tensors())
@@ -187,13 +165,13 @@ def _backward(plan: _Plan, given: _Given, states: list[State], of_outputs: dict[
     of_state = {name: each for name, each in of_outputs.items() if name.startswith("state.")}
     for number, here in reversed([*enumerate(plan.stretches)]):
         queries, keys = plan.start(number)
-        part = plan.part(number, given, states[number]).map_tensors(_leaf)
+        part = plan.part(number, given, states[number]).map_tensors(leaf)
         with torch.enable_grad():
             found = plan.step(number, part).named_tensors()
         wanted = {
             name: each.narrow(_TIME[name], queries, here.queries) for name, each in of_outputs.items() if name in _TIME
         }
-        got = _gradients(found, part.named_tensors(), {**wanted, **of_state})
+        got = gradients(found, part.named_tensors(), {**wanted, **of_state})
         of_state = {name: each for name, each in got.items() if name.startswith("state.")}
         for name, each in got.items():
             if name in of_state:
@@ -204,27 +182,3 @@ def _backward(plan: _Plan, given: _Given, states: list[State], of_outputs: dict[
             place = total[name].narrow(_TIME[name], start, each.shape[_TIME[name]]) if name in _TIME else total[name]
             place.add_(each)
     return {**total, **of_state}
-
-
-def _leaf(tensor: Tensor) -> Tensor:
-    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
-
-
-def _gradients(
-    outputs: dict[str, Tensor], inputs: dict[str, Tensor], of_outputs: dict[str, Tensor], *, twice: bool = False
-) -> dict[str, Tensor]:
-    """Gradients of the inputs that have one, by name."""
-    pairs = [
-        (outputs[name], each) for name, each in of_outputs.items() if name in outputs and outputs[name].requires_grad
-    ]
-    names = [name for name, each in inputs.items() if each.requires_grad and not name.endswith(_CONSTANT)]
-    if not pairs or not names:
-        return {}
-    found = torch.autograd.grad(
-        [each for each, _ in pairs],
-        [inputs[name] for name in names],
-        [each for _, each in pairs],
-        create_graph=twice,
-        allow_unused=True,
-    )
-    return {name: each for name, each in zip(names, found, strict=True) if each is not None}

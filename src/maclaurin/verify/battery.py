@@ -205,7 +205,7 @@ def _failed(head: dict[str, Any], law: Law, trial: Trial, gap: Gap) -> Row:
         if time.monotonic() - began > SHRINKING_SECONDS:
             break
         fitted = fit(each)
-        if fitted.volume >= sizes.volume:
+        if fitted.volume >= sizes.volume or fitted.queries < law.least_length:
             continue
         smaller_gap, _ = _ask(law, subject, fitted, case)
         if smaller_gap is not None and smaller_gap.is_failure:

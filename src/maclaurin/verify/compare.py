@@ -26,8 +26,8 @@ DOUBLE = Tolerance(
 SINGLE = Tolerance(1e-3, "the target computes in float32, 6e-8; sums, quotients and gradients lose up to four digits")
 #: Of central differences with step 1e-5 in float64.
 DIFFERENCES = Tolerance(2e-6, "central differences with step 1e-5 err by its square and by 1e-16 / 1e-5, times 1e4")
-#: Of central differences with step 1e-2 in float32.
-COARSE_DIFFERENCES = Tolerance(3e-2, "central differences with step 1e-2 in float32 are good to two digits")
+#: Of central differences with step 3e-3 in float32.
+COARSE_DIFFERENCES = Tolerance(3e-2, "central differences with step 3e-3 in float32 are good to two digits")
 
 
 @dataclass(frozen=True)

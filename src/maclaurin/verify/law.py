@@ -29,6 +29,7 @@ class Law:
         grid: sizes; each is fitted to what the subject can be called with, unless ``is_fitted`` is False.
         cases: ways to call.
         is_fitted: see ``grid``.
+        least_length: T at which it first says something.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Law:
     grid: tuple[Sizes, ...] = (PRIMES,)
     cases: Callable[[Subject], Iterable[Case]] = plain
     is_fitted: bool = True
+    least_length: int = 1
 
     def reason_not_to_run(self, subject: Subject) -> str | None:
         """The first reason, or None."""

@@ -20,7 +20,6 @@ WIDTHS = (1, 16, 64)
 
 _GROUPED = Sizes(batch=2, heads=6, queries=5, key_dim=4, value_dim=4, kv_heads=3)
 _WIDER = Sizes(batch=2, heads=3, queries=5, key_dim=4, value_dim=7)
-_LONGER = (Sizes(batch=2, heads=3, queries=5, keys=9), Sizes(batch=2, heads=3, queries=9, keys=5))
 
 
 class _SeesFused(TorchFunctionMode):
@@ -36,6 +35,12 @@ class _SeesFused(TorchFunctionMode):
             query, key = (args[i] if len(args) > i else kwargs[name] for i, name in enumerate(("query", "key")))
             self.is_seen = self.is_seen or query.shape[-2] != key.shape[-2]
         return func(*args, **kwargs)
+
+
+def _longer(length: int) -> tuple[Sizes, Sizes]:
+    """More keys than queries, and fewer."""
+    short, long = max(5, length), 2 * max(5, length)
+    return Sizes(queries=short, keys=long), Sizes(queries=long, keys=short)
 
 
 def first_line(error: BaseException) -> str:
@@ -71,7 +76,7 @@ def probe(form: Form, forms: tuple[Form, ...], seed: int) -> Subject:
         return _error(Subject(form, forms, limits, seed), sizes)
 
     refused = {}
-    for name, sizes in (("K != V", (_WIDER,)), ("grouped heads", (_GROUPED,)), ("T != S", _LONGER)):
+    for name, sizes in (("K != V", (_WIDER,)), ("grouped heads", (_GROUPED,)), ("T != S", _longer(lengths))):
         square = limits if "K != V" not in refused else Limits(lengths, widths, {"K != V": ""})
         errors = [error for each in sizes if (error := error_at(each, square)) is not None]
         if errors:
@@ -124,7 +129,7 @@ def _multiples(subject: Subject) -> tuple[int, int]:
 
 def _alignment(subject: Subject) -> str:
     with _SeesFused() as mode:
-        for sizes in _LONGER:
+        for sizes in _longer(subject.limits.lengths):
             _error(subject, sizes)
     return "start" if mode.is_seen else subject.limits.alignment
 

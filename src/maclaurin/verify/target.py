@@ -67,7 +67,7 @@ class Target:
         is_causal: what a target without the keyword ``is_causal`` does.
         alignment: with T != S and ``is_causal``, whether the last query stands on the last key (``end``) or the first
             on the first (``start``, as torch's ``scaled_dot_product_attention``).
-        precision: what the target declares to compute in when it is given float64.
+        precision: what the target declares to compute, and perhaps answer, in whatever it is given.
         output: index of the output in a returned tuple.
         given: operands that every call gets; None: those of ``like``, and those without a default.
         has_gradients: False if gradients are not promised.

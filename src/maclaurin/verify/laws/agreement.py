@@ -213,6 +213,7 @@ LAWS = (
         forms_continue,
         needs=(another_form, taking("state"), differentiable),
         grid=(PRIMES,),
+        least_length=2,
     ),
     Law(
         "chunk size",

@@ -181,6 +181,7 @@ LAWS = (
         (*_DECAY, taking("state")),
         SIZES[:1],
         _with("log_decay"),
+        least_length=2,
     ),
     Law(
         "decay: strong",

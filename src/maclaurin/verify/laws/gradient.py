@@ -22,7 +22,7 @@ _Values = Mapping[str, Tensor]
 
 
 def _step(trial: Trial) -> tuple[float, Tolerance]:
-    return (1e-2, COARSE_DIFFERENCES) if trial.subject.limits.is_single else (1e-5, DIFFERENCES)
+    return (3e-3, COARSE_DIFFERENCES) if trial.subject.limits.is_single else (1e-5, DIFFERENCES)
 
 
 def _objective(trial: Trial, keywords: Mapping[str, Any]) -> Callable[[_Values], Tensor]:
@@ -180,5 +180,6 @@ LAWS = (
         of_the_state,
         (exact_gradients, causal, taking("state")),
         (Sizes(batch=1, heads=2, queries=9, key_dim=3, value_dim=2),),
+        least_length=2,
     ),
 )

@@ -34,7 +34,8 @@ def dtypes(trial: Trial) -> Iterator[Gap]:
     with torch.no_grad():
         output, expected = trial.run(given).output, _exact(trial, given)
     keep = trial.keep(expected, given)
-    yield holds(f"the output of {dtype} is {output.dtype}", output.dtype == dtype)
+    promised = {dtype, trial.subject.target.precision} - {torch.float64}
+    yield holds(f"the output of {dtype} is {output.dtype}", output.dtype in promised)
     yield Gap("error ratio", error_ratio(output * keep, expected * keep), TOLERANCES[dtype])
 
 
@@ -51,7 +52,7 @@ def gradient_dtypes(trial: Trial) -> Iterator[Gap]:
         gradients(expected.to(dtype).double(), exact.tensors, 3, keep),
     )
     tolerance = Tolerance(
-        max(3 * TOLERANCES[dtype].value, 1e-4), "three times that of values: products of three of them"
+        max(8 * TOLERANCES[dtype].value, 2e-4), "eight times that of values: differences of rounded products"
     )
     largest = max(float(each.norm()) for each in wanted.values())
     for name, each in wanted.items():

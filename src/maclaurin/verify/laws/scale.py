@@ -97,5 +97,6 @@ LAWS = (
         (taking("scale", "state"),),
         SIZES[:1],
         _scales,
+        least_length=2,
     ),
 )

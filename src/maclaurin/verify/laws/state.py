@@ -164,15 +164,16 @@ def _bidirectional(subject: Subject) -> Iterator[Case]:
 _STATE = (taking("state"), causal)
 LAWS = (
     Law("state: returned", "a state comes back when asked for", comes_back, needs=_STATE),
-    Law("state: splits", "any split of a sequence gives the same", splits, needs=_STATE, grid=SIZES, cases=_chunked),
-    Law("state: alone", "nothing but the state carries the past", only_the_state, needs=_STATE),
-    Law("state: untouched", "using a state does not change it", untouched, needs=_STATE),
+    Law("state: splits", "any split of a sequence gives the same", splits, _STATE, SIZES, _chunked, least_length=2),
+    Law("state: alone", "nothing but the state carries the past", only_the_state, needs=_STATE, least_length=2),
+    Law("state: untouched", "using a state does not change it", untouched, needs=_STATE, least_length=2),
     Law(
         "state: both directions",
         "with is_causal=False queries see the state and every new key",
         both_ways,
         needs=(*_STATE, taking("is_causal")),
         cases=_bidirectional,
+        least_length=2,
     ),
     Law("state: size", "a finite state does not grow, and says its size", accounts, needs=_STATE),
     Law("state: precision", "sums are kept in float32 or wider", keeps_precision, needs=_STATE),
