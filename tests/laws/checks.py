@@ -224,9 +224,7 @@ def check_plans_agree(
     for plan in (reference, *others):
         leaves = inputs.leaves()
         start = None if state is None else _leaf_state(state)
-        output, final = evaluate(
-            mechanism, leaves, plan, is_causal=is_causal, state=start, return_state=return_state
-        )
+        output, final = evaluate(mechanism, leaves, plan, is_causal=is_causal, state=start, return_state=return_state)
         wrt = [*leaves.tensors(), *([] if start is None else differentiable(start))]
         after = [] if final is None else [each for path, each in numbers(final).items() if each.requires_grad]
         of_output = gradients(output * keep, wrt, 1)

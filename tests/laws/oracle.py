@@ -75,7 +75,9 @@ def oracle(
         for h in range(heads):
             shared = h // (heads // kv_heads)
             per_key = {
-                name: given[name][b][shared] for name in ("log_decay", "value_gate", "denominator_logit") if name in given
+                name: given[name][b][shared]
+                for name in ("log_decay", "value_gate", "denominator_logit")
+                if name in given
             }
             learned = {name: _of_head(given[name], h, name) for name in given if name in _LEARNED}
             for t in range(rows):
@@ -96,7 +98,9 @@ def oracle(
                     [[gate * x for x in value[b][shared][s]] for s, gate in zip(seen, gates, strict=True)],
                     decays,
                     [per_key["denominator_logit"][s] for s in seen] if "denominator_logit" in per_key else [],
-                    _of_channels(given["output_gate"][b][h][t], inputs.value.shape[3]) if "output_gate" in given else None,
+                    _of_channels(given["output_gate"][b][h][t], inputs.value.shape[3])
+                    if "output_gate" in given
+                    else None,
                     learned,
                 )
                 out[b, h, t] = torch.tensor(_answer(mechanism, row, scale), dtype=torch.float64)
@@ -118,7 +122,9 @@ def _answer(mechanism: Mechanism, row: Row, scale: float | None) -> Vector:
     """What one query gets."""
     weights = _weights(mechanism, row, scale)
     dim = len(row.values[0])
-    numerator = [math.fsum(w * v[i] for w, v in zip(weights.values(), _of(row.values, weights), strict=True)) for i in range(dim)]
+    numerator = [
+        math.fsum(w * v[i] for w, v in zip(weights.values(), _of(row.values, weights), strict=True)) for i in range(dim)
+    ]
     gate = mechanism.gates.output
     if gate is not None and not gate.after:
         numerator = [a * g for a, g in zip(numerator, row.gate, strict=True)]

@@ -55,8 +55,11 @@ def _divides(composition: Composition) -> bool:
 REFUSALS = (
     Refusal(
         "beyond a window only a finite state, or nothing",
-        lambda cell: bool(cell.composition.window) and not _is_finite(cell.composition)
-        and cell.composition.similarity not in EXPONENTIAL,
+        lambda cell: (
+            bool(cell.composition.window)
+            and not _is_finite(cell.composition)
+            and cell.composition.similarity not in EXPONENTIAL
+        ),
         MechanismError,
         "which has no finite state",
         is_of_parts=True,

@@ -56,7 +56,9 @@ def test_the_future_cannot_matter_with_fewer_queries_than_keys(mechanism: Mechan
 
 def sees_keys(mechanism: Mechanism) -> bool:
     """Whether some weight depends on its key: not in the series of order 0 alone."""
-    return mechanism.similarity.function != Taylor(0) or mechanism.similarity.is_centered or mechanism.window is not None
+    return (
+        mechanism.similarity.function != Taylor(0) or mechanism.similarity.is_centered or mechanism.window is not None
+    )
 
 
 @pytest.mark.parametrize("mechanism", every(sees_keys))

@@ -58,9 +58,7 @@ def test_gradients_flow_into_a_carried_state_alike(mechanism: Mechanism, is_caus
     split = 23  # more keys than all but one window holds: moments of no key have no derivative
     carried = state_of(mechanism, inputs, slice(0, split))
     rest = inputs.part(slice(split, None), slice(split, None))
-    check_plans_agree(
-        mechanism, rest, whole("parallel"), *others(mechanism), is_causal=is_causal, state=carried
-    )
+    check_plans_agree(mechanism, rest, whole("parallel"), *others(mechanism), is_causal=is_causal, state=carried)
 
 
 @pytest.mark.parametrize("mechanism", members())

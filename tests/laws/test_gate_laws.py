@@ -42,9 +42,7 @@ def test_a_value_gate_is_a_gate_folded_into_the_value(mechanism: Mechanism, is_c
         folded = replace(other, value=other.value * other.operands["value_gate"][..., None]).of(plain)
         expected = output(plain, folded, method, is_causal=is_causal)
         assert_same(out, expected, what=method)
-        for one, two in zip(
-            gradients(out, leaves.tensors(), 1), gradients(expected, other.tensors(), 1), strict=True
-        ):
+        for one, two in zip(gradients(out, leaves.tensors(), 1), gradients(expected, other.tensors(), 1), strict=True):
             assert_close(one, two, rtol=RTOL, what=method)
 
 
@@ -115,7 +113,9 @@ def test_a_learned_denominator_below_one_does_not_divide(mechanism: Mechanism, s
     inputs = draw(seed, queries=13).of(mechanism)
     plain = replace(mechanism, normalizer=parse("exp/none").normalizer)
     for method in serving(mechanism):
-        leaves = with_operands(inputs, denominator_logit=torch.full_like(inputs.operands["denominator_logit"], -9.0)).leaves()
+        leaves = with_operands(
+            inputs, denominator_logit=torch.full_like(inputs.operands["denominator_logit"], -9.0)
+        ).leaves()
         out = output(mechanism, leaves, method)
         assert_close(out, output(plain, inputs.of(plain), method), rtol=RTOL, what=method)
         assert not gradients(out, (leaves.operands["denominator_logit"],), 1)[0].any()

@@ -28,7 +28,9 @@ def is_plain(mechanism: Mechanism) -> bool:
 
 def small(mechanism: Mechanism, seed: int, queries: int = 5) -> Inputs:
     """Few numbers, no two of them where relu or a clamp has its kink."""
-    return draw(seed, batch=1, heads=2, kv_heads=1, queries=queries, key_dim=2, value_dim=3).without_reset().of(mechanism)
+    return (
+        draw(seed, batch=1, heads=2, kv_heads=1, queries=queries, key_dim=2, value_dim=3).without_reset().of(mechanism)
+    )
 
 
 def replaced(state: State, numbers: tuple[Tensor, ...]) -> State:
@@ -68,7 +70,9 @@ def test_first_order(mechanism: Mechanism, seed: int) -> None:
 def test_first_order_through_a_carried_state(mechanism: Mechanism, seed: int) -> None:
     mechanism = compact(mechanism)
     inputs = small(mechanism, seed, queries=10)
-    state = state_of(mechanism, inputs, slice(0, 7))  # more keys than windows hold: moments of no key have no derivative
+    state = state_of(
+        mechanism, inputs, slice(0, 7)
+    )  # more keys than windows hold: moments of no key have no derivative
     rest = inputs.part(slice(7, None), slice(7, None))
     for method in serving(mechanism):
         carried = [each.clone().requires_grad_() for each in differentiable(state)]

@@ -59,9 +59,7 @@ def check(mechanism: Mechanism, inputs: Inputs, run: list[Cell], return_state: b
     is_causal = run[0].is_causal
     others = [whole(cell.method, CHUNKS.get(cell.method)) for cell in run if cell.method != "parallel"]
     assert len(others) == len(run) - 1
-    check_plans_agree(
-        mechanism, inputs, whole("parallel"), *others, is_causal=is_causal, return_state=return_state
-    )
+    check_plans_agree(mechanism, inputs, whole("parallel"), *others, is_causal=is_causal, return_state=return_state)
     keep = well_conditioned_rows(mechanism, inputs, is_causal=is_causal)
     out = attend(mechanism, *inputs.qkv, **inputs.operands, method="parallel", is_causal=is_causal).output
     assert_close(out * keep, oracle(mechanism, inputs, is_causal=is_causal) * keep, rtol=RTOL, what="loops")

@@ -44,7 +44,9 @@ def test_error_ratio_of_every_cell(composition: Composition, dtype: torch.dtype)
         expected = oracle(mechanism, exact, is_causal=is_causal) * keep
         for cell in [each for each in run if each.is_causal == is_causal]:
             chunk = {"chunk_size": CHUNKS[cell.method]} if cell.method in CHUNKS else {}
-            out = attend(mechanism, *given.qkv, **given.operands, **chunk, method=cell.method, is_causal=is_causal).output
+            out = attend(
+                mechanism, *given.qkv, **given.operands, **chunk, method=cell.method, is_causal=is_causal
+            ).output
             assert out.dtype == dtype
             found = error_ratio(out.double() * keep, expected)
             assert found <= bound(composition, dtype), f"{cell}: {found:.1e}"

@@ -152,7 +152,9 @@ def test_keys_hidden_from_every_query_by_a_pair_mask_may_hold_anything(mechanism
 
     def run(content: float, mask: Tensor) -> list[Tensor]:
         leaves = clean.leaves()
-        dirty = leaves.along(lambda each: each, lambda each: torch.where(hidden if each.ndim == 4 else hidden[..., 0], content, each))
+        dirty = leaves.along(
+            lambda each: each, lambda each: torch.where(hidden if each.ndim == 4 else hidden[..., 0], content, each)
+        )
         out = attend(mechanism, *dirty.qkv, **dirty.operands, mask=mask).output
         return [out, *gradients(out, leaves.tensors(), 1)]
 
@@ -170,7 +172,9 @@ def test_queries_on_pads_may_hold_nan_when_there_are_more_queries_than_keys(mech
         results = []
         for content in (1.0, math.nan):
             leaves = clean.leaves()
-            dirty = leaves.along(lambda each, content=content: torch.where(stands_on_pad, content, each), lambda each: each)
+            dirty = leaves.along(
+                lambda each, content=content: torch.where(stands_on_pad, content, each), lambda each: each
+            )
             out = attend(mechanism, *dirty.qkv, **dirty.operands, method=method, mask=mask).output
             out = torch.where(stands_on_pad, 0.0, out)
             results.append([out, *gradients(out, leaves.tensors(), 1)])

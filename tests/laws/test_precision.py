@@ -77,7 +77,9 @@ def test_half_precision_continues_a_float32_state(mechanism: Mechanism, inputs: 
 def test_autocast_changes_nothing(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=11, dtype=torch.float32).of(mechanism)
     for method in serving(mechanism):
-        expected, expected_state, _ = attend(mechanism, *inputs.qkv, **inputs.operands, method=method, return_state=True)
+        expected, expected_state, _ = attend(
+            mechanism, *inputs.qkv, **inputs.operands, method=method, return_state=True
+        )
         with torch.autocast("cpu", dtype=torch.bfloat16):
             out, state, _ = attend(mechanism, *inputs.qkv, **inputs.operands, method=method, return_state=True)
         assert_same(out, expected)

@@ -104,7 +104,11 @@ def test_the_table_is_the_rule_of_the_algebra(similarity: str) -> None:
 
 
 def test_every_rule_of_the_table_applies_to_some_cell() -> None:
-    compositions = [*plain(), *gated(is_built), *(Composition("taylor:2:clamp=3", "l2", window=each) for each in WINDOWS)]
+    compositions = [
+        *plain(),
+        *gated(is_built),
+        *(Composition("taylor:2:clamp=3", "l2", window=each) for each in WINDOWS),
+    ]
     met = {
         found.reason
         for composition in compositions
@@ -119,7 +123,9 @@ BUILT = [each for each in (*plain(), *gated(is_built)) if is_built(each)]
 SIZES = {"heads": 4, "kv_heads": 2, "queries": 5, "key_dim": 3, "value_dim": 4}
 
 
-@pytest.mark.parametrize("composition", [each for each in BUILT if takes_negative_scale(each) is False], ids=lambda each: each.text)
+@pytest.mark.parametrize(
+    "composition", [each for each in BUILT if takes_negative_scale(each) is False], ids=lambda each: each.text
+)
 def test_no_negative_scale_where_a_denominator_would_change_sign(composition: Composition) -> None:
     mechanism = parse(composition.text)
     inputs = draw(2, **SIZES).of(mechanism)
@@ -127,7 +133,9 @@ def test_no_negative_scale_where_a_denominator_would_change_sign(composition: Co
         attend(mechanism, *inputs.qkv, **inputs.operands, scale=-0.5)
 
 
-@pytest.mark.parametrize("composition", [each for each in BUILT if takes_negative_scale(each)], ids=lambda each: each.text)
+@pytest.mark.parametrize(
+    "composition", [each for each in BUILT if takes_negative_scale(each)], ids=lambda each: each.text
+)
 def test_a_negative_scale_elsewhere(composition: Composition) -> None:
     mechanism = parse(composition.text)
     inputs = draw(2, **SIZES).of(mechanism)
@@ -173,7 +181,9 @@ def test_no_state_of_a_high_order(composition: Composition) -> None:
 @pytest.mark.parametrize("method", ["recurrent", "chunked", "fused"])
 def test_the_methods_that_can_are_named(method: str) -> None:
     inputs = draw(2, **SIZES)
-    with pytest.raises(MethodError, match=rf"method='{method}' cannot serve taylor:6/sum: (.|\n)*Methods that can: parallel\."):
+    with pytest.raises(
+        MethodError, match=rf"method='{method}' cannot serve taylor:6/sum: (.|\n)*Methods that can: parallel\."
+    ):
         attend("taylor:6/sum", *inputs.qkv, method=method)
 
 

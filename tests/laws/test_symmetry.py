@@ -84,7 +84,9 @@ def test_grouped_heads_are_repeated_heads(mechanism: Mechanism, seed: int) -> No
     repeated = with_repeated_heads(inputs)
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
-        one, other = (attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, repeated))
+        one, other = (
+            attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, repeated)
+        )
         assert_close(one * keep, other * keep, rtol=RTOL, what=method)
 
 

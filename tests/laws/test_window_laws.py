@@ -23,9 +23,7 @@ CHUNKS = {"chunked": 4}
 
 
 def outputs(mechanism: Mechanism, inputs: Inputs, method: str) -> torch.Tensor:
-    return evaluate(
-        mechanism, inputs, whole(method, CHUNKS.get(method)), is_causal=True, return_state=False
-    )[0]
+    return evaluate(mechanism, inputs, whole(method, CHUNKS.get(method)), is_causal=True, return_state=False)[0]
 
 
 @pytest.mark.parametrize("mechanism", WINDOWED)
@@ -33,7 +31,9 @@ def test_pads_are_skipped_when_counting(mechanism: Mechanism, seed: int) -> None
     """Left, inside and right: the window holds the same tokens as that of the unpadded sequence."""
     mechanism = compact(mechanism)
     inputs = draw(seed, queries=17).of(mechanism)
-    patterns = torch.tensor([[False] * 3 + [True] * 5 + [False] * 4 + [True] * 5, [True, False] * 6 + [True] * 3 + [False] * 2])
+    patterns = torch.tensor(
+        [[False] * 3 + [True] * 5 + [False] * 4 + [True] * 5, [True, False] * 6 + [True] * 3 + [False] * 2]
+    )
     for method in serving(mechanism):
         chunk = {"chunk_size": 4} if method == "chunked" else {}
         out = attend(mechanism, *inputs.qkv, **inputs.operands, **chunk, method=method, mask=patterns).output

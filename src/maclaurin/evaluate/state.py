@@ -362,8 +362,10 @@ def _empty_cache(mechanism: Mechanism, like: Tensor, width: int, value_dim: int)
 
 def _check_reference(mechanism: Mechanism, key_reference: Tensor | None, shape: tuple[int, int, int]) -> None:
     has_reference = mechanism.far is not None and mechanism.far.is_centered
-    if key_reference is not None and (not has_reference or tuple(key_reference.shape) != shape):
-        raise StateError(
-            f"key_reference {tuple(key_reference.shape)} was given to {mechanism.describe()}.\n"
-            f"  Only a centered finite state (taylor:N@mean) has one, of shape [B, H, K] = {shape} here."
-        )
+    if key_reference is None or (has_reference and tuple(key_reference.shape) == shape):
+        return
+    remedy = f"Give it as [B, H, K] = {shape}." if has_reference else "Leave it out."
+    raise StateError(
+        f"key_reference {tuple(key_reference.shape)} was given to {mechanism.describe()}.\n"
+        f"  Only a centered finite state (taylor:N@mean) has one, of shape [B, H, K]. {remedy}"
+    )
