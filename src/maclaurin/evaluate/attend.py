@@ -121,7 +121,7 @@ def attend(
             cannot serve raises. All give equal results.
         is_causal: query t sees key s only if s <= t + S - T (aligned to the end); keys of ``state`` always.
         scale: of the logits; None: K ** -0.5 for the identity map (and inside a window), 1 for others. 0 is a scale.
-        mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel only, and
+        mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel and fused,
             without returned state). Applied together with ``is_causal``. Hidden keys and values may hold anything,
             NaN included. Queries standing on hidden positions lose what is not finite in them.
         cu_seqlens: bounds ``[N + 1]`` (int32 or int64, from 0 to T, never decreasing) of N documents that lie one after
