@@ -112,7 +112,7 @@ def _root(
       maclaurin study            run the built-in comparison and write its report
       maclaurin list             every mechanism in the catalogue
       maclaurin show taylor-2    one of them: formula, state size, cost
-      maclaurin verify exp/l2    the laws of attention, on it or on a function of yours
+      maclaurin verify exp/l2    the laws of attention, on it or on your function
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)

@@ -59,8 +59,8 @@ def verify_target(
     Examples:
       maclaurin verify exp/l2
       maclaurin verify mine.attention:linear --like elu1/sum --layout bthd
-      maclaurin verify torch.nn.functional:scaled_dot_product_attention --like exp/sum
-      maclaurin verify mine:fast --form mine:slow --rename scale=sm_scale --fixed window=None --json
+      maclaurin verify mine:fast --form mine:slow --rename scale=sm_scale --json
+      maclaurin verify mine:cached --fixed window=None --law 'state: splits'
     """
     options: dict[str, Any] = {"seed": seed, "laws": law or None, "without": without or (), "progress": _Line()}
     is_callable = ":" in target and "/" not in target
@@ -82,13 +82,20 @@ def verify_target(
             f"verify: {target!r} is a mechanism; --like, --form, --rename and --fixed describe a callable.\n"
             "  Leave them out, or name a callable: package.module:callable."
         )
-    subject = _imported(target) if is_callable else target
+    _finish(target, _run(_imported(target) if is_callable else target, options), as_json=as_json)
+
+
+def _run(subject: Any, options: dict[str, Any]) -> Report:
     from maclaurin.verify import verify
 
     try:
-        report = verify(subject, **options)
+        return verify(subject, **options)
     finally:
         options["progress"].clear()
+
+
+def _finish(target: str, report: Report, *, as_json: bool) -> None:
+    """Print the report and leave with its exit code."""
     if as_json:
         print_json(report.to_json())
     else:
@@ -138,6 +145,10 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     return name, value
 
 
+def _fixed(text: str) -> tuple[str, str]:
+    return _pair(text, "--fixed", "NAME=VALUE")
+
+
 def _value(text: str) -> Any:
     """A number, True, False, None, a quoted text as Python reads it; anything else as it stands."""
     try:
@@ -169,11 +180,8 @@ def _print(report: Report) -> None:
         for each in report.rows
     ]
     print_table(columns, rows)
-    counts = ", ".join(
-        f"{count} {verdict}"
-        for verdict in ("passed", "failed", "refused", "not run")
-        if (count := report.count(verdict))
-    )
+    verdicts = ("passed", "failed", "refused", "not run")
+    counts = ", ".join(f"{count} {each}" for each in verdicts if (count := report.count(each)))
     beside = f", beside {report.like}" if report.like and report.like != report.target else ""
     print(f"{report.target}{beside}: {counts}; seed {report.seed}, {report.seconds:.0f} s")
     if report.failures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -223,7 +224,7 @@ def _choose(problem: Problem, method: str, *, return_diagnostics: bool) -> str:
     if method == "auto":
         is_plain = problem.pair_mask is None and not return_diagnostics
         is_step = problem.state is not None and problem.num_queries == 1
-        pairs = problem.queries.any[..., 0].numel() * problem.num_keys
+        pairs = math.prod(problem.queries.any.shape[:-1]) * problem.num_keys
         wanted = ["recurrent"] if is_step else ["fused", "chunked"] if pairs > _MANY_PAIRS else []
         able = [each for each in wanted if is_plain and _EVALUATIONS[each].refusal(mechanism) is None]
         return able[0] if able else "parallel"

@@ -79,7 +79,7 @@ def _is_one_call(problem: Problem) -> bool:
 
 def _is_empty(queries: Queries, value_BHSV: Tensor) -> bool:
     """Whether there is nothing to compute, which the kernels do not take."""
-    return value_BHSV.numel() == 0 or queries.any[..., 0].numel() == 0
+    return 0 in value_BHSV.shape or 0 in queries.any.shape[:-1]
 
 
 def _one_call(problem: Problem, *, with_log_scale: bool) -> Accumulator:

@@ -142,7 +142,7 @@ def _rows(target: Target, laws: Mapping[str, Law], seed: int, progress: Progress
 
 def judge(law: Law, subject: Subject) -> Row:
     """One law on one form."""
-    head = {"law": law.name, "form": subject.form.name, "statement": law.statement}
+    head: dict[str, Any] = {"law": law.name, "form": subject.form.name, "statement": law.statement}
     reason = law.reason_not_to_run(subject)
     if reason is not None:
         return Row(**head, verdict="not run", reason=reason)

@@ -128,6 +128,14 @@ class Inputs:
         chosen = set(self.tensors if names is None else names)
         return Inputs({name: change(each) if name in chosen else each for name, each in self.tensors.items()})
 
+    def to(self, dtype: torch.dtype) -> Inputs:
+        """The same call in another dtype."""
+        return self.map(lambda each: each.to(dtype))
+
+    def scaled(self, factor: float, name: str) -> Inputs:
+        """The same call with one tensor multiplied."""
+        return self.having(**{name: factor * self[name]})
+
     def having(self, **tensors: Tensor) -> Inputs:
         """The same call with some tensors put in."""
         return Inputs({**self.tensors, **tensors})
@@ -171,8 +179,9 @@ def draw(sizes: Sizes, names: Iterable[str], seed: int, *, is_nonnegative: bool 
     """
 
     def tensor(name: str) -> Tensor:
-        x = normal((sizes.of(letter) for letter in AXES[name]), seed * 1009 + zlib.crc32(name.encode()) % 10**6)
-        x = _DISTRIBUTIONS.get(name, lambda y: y)(x)
+        own_seed = seed * 1009 + zlib.crc32(name.encode()) % 10**6
+        x: Tensor = normal((sizes.of(letter) for letter in AXES[name]), own_seed)
+        x = _DISTRIBUTIONS[name](x) if name in _DISTRIBUTIONS else x
         return x.abs() if is_nonnegative and name in ("query", "key") else x
 
     return Inputs({name: tensor(name) for name in ("query", "key", "value", *names)})

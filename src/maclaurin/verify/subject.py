@@ -210,9 +210,9 @@ class Trial:
             pairs = torch.ones(rows, columns, dtype=torch.bool).tril()[None, None]
             merged |= {"is_causal": False, "mask": pairs.expand(inputs["query"].shape[0], 1, -1, -1)}
         mechanism = gated(self.subject.like, inputs.operands)
-        known = {name: each for name, each in inputs.operands.items() if name in operand_names(mechanism)}
-        qkv = (inputs[name] for name in ("query", "key", "value"))
-        return attend(mechanism, *qkv, **known, method="parallel", **merged).output
+        known: dict[str, Any] = {name: each for name, each in inputs.operands.items() if name in mechanism.operands}
+        query, key, value = (inputs[name] for name in ("query", "key", "value"))
+        return attend(mechanism, query, key, value, method="parallel", **known, **merged).output
 
     def keep(self, expected: Tensor, inputs: Inputs) -> Tensor:
         """``[B, H, T, 1]``, 1 for rows that are compared: where the quotient is no quotient by nearly nothing."""

@@ -33,7 +33,10 @@ def _swapped(tensor: Tensor, axes: str) -> Tensor:
 
 
 #: Layout -> what brings a tensor with given axes from bhtd to it, and back.
-LAYOUTS: dict[str, Callable[[Tensor, str], Tensor]] = {"bhtd": lambda tensor, axes: tensor, "bthd": _swapped}
+LAYOUTS: dict[str, Callable[[Tensor, str], Tensor]] = {
+    "bhtd": lambda tensor, axes: tensor.contiguous(),
+    "bthd": _swapped,
+}
 
 
 def _over_keys(mask: Tensor, num_queries: int, *, is_causal: bool) -> tuple[Tensor, bool]:
@@ -90,7 +93,7 @@ class Target:
     has_gradients: bool = True
 
     def __post_init__(self) -> None:
-        choices = {"layout": LAYOUTS, "mask_kind": MASKS, "alignment": ("end", "start")}
+        choices = {"layout": tuple(LAYOUTS), "mask_kind": tuple(MASKS), "alignment": ("end", "start")}
         for name, legal in choices.items():
             asked = getattr(self, name)
             if asked not in legal:

@@ -59,16 +59,26 @@ def copied(tree: Any) -> Any:
 
 
 def as_leaves(tree: Any) -> tuple[Any, list[Tensor]]:
-    """A copy whose floating tensors are fresh leaves that require gradients, and those leaves."""
+    """A copy whose floating tensors are fresh leaves that require gradients, and those leaves.
+
+    The key reference of a centered state is a constant for gradients, and is left one.
+    """
     leaves: list[Tensor] = []
+    fixed = getattr(tree, "key_reference", None)
 
     def leaf(each: Tensor) -> Tensor:
         fresh = each.detach().clone()
-        if fresh.is_floating_point():
+        if fresh.is_floating_point() and each is not fixed:
             leaves.append(fresh.requires_grad_())
         return fresh
 
     return map_tensors(tree, leaf), leaves
+
+
+def moved(tree: Any, index: int, by: Tensor) -> Any:
+    """A copy in which one of the tensors that :func:`as_leaves` makes leaves is moved."""
+    copy, leaves = as_leaves(tree)
+    return map_tensors(copy, lambda each: each.detach() + by if each is leaves[index] else each.detach())
 
 
 def through_disk(tree: Any) -> Any:

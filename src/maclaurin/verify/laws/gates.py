@@ -97,7 +97,7 @@ def strong(trial: Trial) -> Iterator[Gap]:
     if log_decay == -0.01:
         inputs["log_decay"][..., inputs.length // 2] = -1000.0
     for dtype in (torch.float64, torch.float32):
-        leaves = inputs.map(lambda each, dtype=dtype: each.to(dtype)).leaves()
+        leaves = inputs.to(dtype).leaves()
         output = trial.run(leaves).output
         yield holds(f"finite output in {dtype}", output.isfinite().all())
         if trial.subject.target.has_gradients:

@@ -30,7 +30,7 @@ def _exact(trial: Trial, given: Inputs) -> torch.Tensor:
 def dtypes(trial: Trial) -> Iterator[Gap]:
     """The output has the inputs' dtype and errs by a few roundings of it."""
     dtype = DTYPES[trial.case.detail]
-    given = trial.inputs.map(lambda each: each.to(dtype))
+    given = trial.inputs.to(dtype)
     with torch.no_grad():
         output, expected = trial.run(given).output, _exact(trial, given)
     keep = trial.keep(expected, given)
@@ -42,7 +42,7 @@ def dtypes(trial: Trial) -> Iterator[Gap]:
 def gradient_dtypes(trial: Trial) -> Iterator[Gap]:
     """Gradients have the inputs' dtype and err by a few roundings of it."""
     dtype = DTYPES[trial.case.detail]
-    leaves = trial.inputs.map(lambda each: each.to(dtype)).leaves()
+    leaves = trial.inputs.to(dtype).leaves()
     exact = leaves.map(torch.Tensor.double).leaves()
     expected = _exact(trial, exact) if trial.subject.like is not None else trial.run(exact).output
     output = trial.run(leaves).output
@@ -71,7 +71,7 @@ def long_sums(trial: Trial) -> Iterator[Gap]:
         inputs = inputs.map(lambda each: each[:, :, :1].expand_as(each).clone(), ["key", "value"])
     if "log_decay" in inputs.operands:
         inputs = inputs.map(lambda each: 1e-3 * each, ["log_decay"])
-    given = inputs.map(lambda each: each.to(dtype))
+    given = inputs.to(dtype)
     with torch.no_grad():
         output, expected = trial.run(given).output, _exact(trial, given)
     late = slice(output.shape[2] // 2, None)

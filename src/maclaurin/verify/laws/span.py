@@ -60,8 +60,8 @@ def magnitude_of_values(trial: Trial) -> Iterator[Gap]:
         power = min((0, 1), key=lambda each: deviation(doubled, 2.0**each * output))
         if deviation(doubled, 2.0**power * output) > 1e-4:
             return  # neither, as with a learned bias
-        for factor in (1e-12, 1e-4, 1e6, *([-1.0] if power else [])):
-            scaled = trial.run(inputs.map(lambda each, by=factor: by * each, ["value"])).output
+        for factor in (1e-14, 1e-4, 1e6, *([-1.0] if power else [])):
+            scaled = trial.run(inputs.scaled(factor, "value")).output
             expected = output * factor**power
             keep = trial.keep(output, inputs)
             tolerance = trial.rtol if trial.subject.limits.is_single else HOMOGENEOUS

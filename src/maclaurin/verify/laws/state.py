@@ -98,6 +98,7 @@ def untouched(trial: Trial) -> Iterator[Gap]:
         before = [each.clone() for each in tensors_of(state)]
         first = trial.run(rest, state=state, return_state=True).output
         trial.run(other, state=state, return_state=True)
+        trial.run(other.times(0, trial.subject.limits.lengths), state=state, return_state=True)
         for i, (kept, each) in enumerate(zip(before, tensors_of(state), strict=True)):
             yield same(f"state tensor {i} after it was used", each.double(), kept.double())
         yield same("output when the state is used again", trial.run(rest, state=state, return_state=True).output, first)
@@ -146,7 +147,7 @@ def keeps_precision(trial: Trial) -> Iterator[Gap]:
         if is_cache if dtype != torch.float64 else trial.subject.limits.is_single:
             continue  # or said by the law of float64
         with torch.no_grad():
-            state = trial.run(trial.inputs.map(lambda each, dtype=dtype: each.to(dtype)), return_state=True).state
+            state = trial.run(trial.inputs.to(dtype), return_state=True).state
         found = {each.dtype for each in tensors_of(state) if each.is_floating_point()} & narrow
         yield holds(f"from {dtype}: {', '.join(sorted(map(str, found))) or 'wide enough'}", not found)
 
