@@ -120,6 +120,11 @@ def serving(mechanism: Mechanism) -> list[str]:
     return [name for name, refusal in methods(mechanism).items() if refusal is None]
 
 
+def by(method: str, chunk_size: int = 5) -> dict[str, str | int]:
+    """Keywords of a call by one method; where there are chunks, of a size that divides no length used here."""
+    return {"method": method, "chunk_size": chunk_size} if method in ("chunked", "fused") else {"method": method}
+
+
 def pair_masked(mechanism: Mechanism) -> list[str]:
     """Of those, the methods that take a mask per pair of query and key: no state does, no one number per key does."""
     able = ["parallel"] if mechanism.gates.decay else ["parallel", "fused"]

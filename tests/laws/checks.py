@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from laws.cases import Inputs, is_signed_sum, like
+from laws.cases import Inputs, by, is_signed_sum, like
 from laws.compare import assert_close
 from maclaurin import Accumulator, Mechanism, State, attend
 from maclaurin.algebra import Exp, Gates, NormalizerInputs, Power, Similarity, Sum, Unnormalized
@@ -33,10 +33,10 @@ class Piece:
     method: str
     queries: slice
     keys: slice
-    chunk_size: int | None = None
+    chunk_size: int = 5
 
 
-def whole(method: str, chunk_size: int | None = None) -> list[Piece]:
+def whole(method: str, chunk_size: int = 5) -> list[Piece]:
     """Everything at once."""
     return [Piece(method, slice(None), slice(None), chunk_size)]
 
@@ -64,13 +64,11 @@ def evaluate(
     outputs = []
     for piece in plan:
         part = inputs.part(piece.queries, piece.keys)
-        chunk = {} if piece.chunk_size is None else {"chunk_size": piece.chunk_size}
         result = attend(
             mechanism,
             *part.qkv,
             **part.operands,
-            **chunk,
-            method=piece.method,
+            **by(piece.method, piece.chunk_size),
             is_causal=is_causal,
             state=state,
             return_state=return_state,
@@ -183,6 +181,11 @@ def numbers(state: State) -> dict[str, Tensor]:
     }
 
 
+def moving_numbers(state: State) -> list[Tensor]:
+    """Of those, the ones that may carry a gradient, whether or not they do."""
+    return [each for path, each in numbers(state).items() if each.is_floating_point() and not _is_fixed(path)]
+
+
 def assert_states_close(actual: State, expected: State, *, rtol: float = RTOL, what: str = "state") -> None:
     """Fail unless both hold the same tensors."""
     found, wanted = numbers(actual), numbers(expected)
@@ -226,7 +229,7 @@ def check_plans_agree(
         start = None if state is None else _leaf_state(state)
         output, final = evaluate(mechanism, leaves, plan, is_causal=is_causal, state=start, return_state=return_state)
         wrt = [*leaves.tensors(), *([] if start is None else differentiable(start))]
-        after = [] if final is None else [each for path, each in numbers(final).items() if each.requires_grad]
+        after = [] if final is None else moving_numbers(final)
         of_output = gradients(output * keep, wrt, 1)
         results.append((output * keep, final, of_output, gradients(after, wrt, 2) if after else []))
     expected, expected_state, *expected_grads = results[0]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laws.cases import KEY_TIME, QUERY_TIME, Inputs, draw, every, serving
+from laws.cases import KEY_TIME, QUERY_TIME, Inputs, by, draw, every, serving
 from laws.checks import RTOL, gradients
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, attend
@@ -36,7 +36,7 @@ def test_the_future_cannot_matter_bit_for_bit(mechanism: Mechanism, inputs: Inpu
     changed = disturbed(inputs, CUT, CUT)
     for method in serving(mechanism):
         before, after = (
-            attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, changed)
+            attend(mechanism, *each.qkv, **each.operands, **by(method)).output for each in (inputs, changed)
         )
         assert_same(after[:, :, :CUT], before[:, :, :CUT], what=method)
         assert not torch.equal(after[:, :, CUT:], before[:, :, CUT:])
@@ -48,7 +48,7 @@ def test_the_future_cannot_matter_with_fewer_queries_than_keys(mechanism: Mechan
     changed = disturbed(inputs, 13, 20)
     for method in serving(mechanism):  # query t sees keys up to t + 16
         before, after = (
-            attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, changed)
+            attend(mechanism, *each.qkv, **each.operands, **by(method)).output for each in (inputs, changed)
         )
         assert_same(after[:, :, :4], before[:, :, :4], what=method)
         assert (after[:, :, 4:] != before[:, :, 4:]).any(dim=(0, 1, 3)).all()
@@ -65,7 +65,7 @@ def sees_keys(mechanism: Mechanism) -> bool:
 def test_no_gradient_reaches_the_future(mechanism: Mechanism, inputs: Inputs) -> None:
     for method in serving(mechanism):
         leaves = inputs.of(mechanism).leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method)).output
         timed = [*leaves.qkv, *(leaves.operands[name] for name in KEY_TIME + QUERY_TIME if name in leaves.operands)]
         for each in gradients(out[:, :, :CUT], timed, 1):
             assert not each[:, :, CUT:].any()
@@ -78,5 +78,5 @@ def test_a_prefix_alone_gives_the_same_rows(mechanism: Mechanism, inputs: Inputs
     inputs = inputs.of(mechanism)
     prefix = inputs.part(slice(0, 9), slice(0, 9))
     for method in serving(mechanism):
-        rows = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output[:, :, :9]
-        assert_close(attend(mechanism, *prefix.qkv, **prefix.operands, method=method).output, rows, rtol=RTOL)
+        rows = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output[:, :, :9]
+        assert_close(attend(mechanism, *prefix.qkv, **prefix.operands, **by(method)).output, rows, rtol=RTOL)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laws.cases import Inputs, compact, draw, every, serving
+from laws.cases import Inputs, by, compact, draw, every, serving
 from laws.checks import RTOL, evaluate, gradients, state_of, well_conditioned_rows, whole
 from laws.compare import assert_close, assert_same, error_ratio
 from laws.oracle import oracle
@@ -20,7 +20,6 @@ from maclaurin import Mechanism, attend
 from maclaurin.algebra import parse
 
 DECAYING = every(lambda each: each.gates.decay)
-CHUNKS = {"chunked": 4, "fused": 5}
 
 
 def with_decay(inputs: Inputs, log_decay: Tensor) -> Inputs:
@@ -28,7 +27,7 @@ def with_decay(inputs: Inputs, log_decay: Tensor) -> Inputs:
 
 
 def outputs(mechanism: Mechanism, inputs: Inputs, method: str) -> Tensor:
-    return evaluate(mechanism, inputs, whole(method, CHUNKS.get(method)), is_causal=True, return_state=False)[0]
+    return evaluate(mechanism, inputs, whole(method), is_causal=True, return_state=False)[0]
 
 
 def without_sinks(mechanism: Mechanism) -> bool:
@@ -66,7 +65,7 @@ def test_what_stands_on_a_pad_decays_nothing(mechanism: Mechanism, seed: int) ->
         found = []
         for content in (0.0, -1.0, -math.inf, 5.0, math.nan):
             given = with_decay(inputs, inputs.operands["log_decay"].masked_fill(pads, content))
-            found.append(attend(mechanism, *given.qkv, **given.operands, method=method, mask=mask).output)
+            found.append(attend(mechanism, *given.qkv, **given.operands, **by(method), mask=mask).output)
         for each in found[1:]:
             assert_same(each, found[0], what=method)
 
@@ -90,11 +89,11 @@ def test_the_first_log_decay_is_that_of_the_carried_state(mechanism: Mechanism, 
         forgotten = first.clone()
         forgotten[:, :, 0] = -math.inf
         after = attend(
-            mechanism, *inputs.qkv, **{**inputs.operands, "log_decay": forgotten}, method=method, state=carried
+            mechanism, *inputs.qkv, **{**inputs.operands, "log_decay": forgotten}, **by(method), state=carried
         ).output
         keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
         assert_close(after * keep, out * keep, rtol=RTOL, what=method)
-        remembered = attend(mechanism, *inputs.qkv, **inputs.operands, method=method, state=carried).output
+        remembered = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), state=carried).output
         assert not torch.allclose(remembered, out)
 
 
@@ -158,5 +157,5 @@ def test_a_constant_decay_is_retention() -> None:
     expected = (q @ k.mT * 5**-0.5 * decay) @ v
     mechanism = parse("power:1/none+decay")
     for method in serving(mechanism):
-        out = attend(mechanism, q, k, v, log_decay=log_decay, method=method).output
+        out = attend(mechanism, q, k, v, log_decay=log_decay, **by(method)).output
         assert_close(out, expected, rtol=RTOL, what=method)

@@ -15,13 +15,10 @@ from laws.checks import RTOL, Piece, check_plans_agree, evaluate, pieces, state_
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, attend
 
-GROUPED = pytest.mark.parametrize("kv_heads", [3, 6], ids=["grouped", "ungrouped"])
-
 
 def others(mechanism: Mechanism) -> list[list[Piece]]:
-    """Every way to do it all at once but the reference's; in chunks that do not divide the length."""
-    chunks = {"chunked": 8, "fused": 8}
-    return [whole(each, chunks.get(each)) for each in serving(mechanism) if each != "parallel"]
+    """Every way to do it all at once but the reference's."""
+    return [whole(each) for each in serving(mechanism) if each != "parallel"]
 
 
 def cuts(seed: int, length: int = 37) -> tuple[int, int]:
@@ -35,10 +32,9 @@ def test_the_catalogue_has_a_recurrent_and_a_chunked_form_throughout() -> None:
         assert {"parallel", "recurrent", "chunked"} <= {*serving(each.values[0])}
 
 
-@GROUPED
 @pytest.mark.parametrize(("mechanism", "is_causal"), in_directions(every()))
-def test_every_method_equals_parallel(mechanism: Mechanism, is_causal: bool, kv_heads: int, seed: int) -> None:
-    inputs = draw(seed, kv_heads=kv_heads).of(mechanism)
+def test_every_method_equals_parallel(mechanism: Mechanism, is_causal: bool, inputs: Inputs) -> None:
+    inputs = inputs.of(mechanism)
     check_plans_agree(mechanism, inputs, whole("parallel"), *others(mechanism), is_causal=is_causal)
 
 
@@ -47,9 +43,8 @@ def test_every_method_equals_parallel(mechanism: Mechanism, is_causal: bool, kv_
 def test_any_split_by_any_methods_equals_the_whole(
     mechanism: Mechanism, is_causal: bool, methods: str, inputs: Inputs
 ) -> None:
-    for seed in (1, 2):
-        plan = pieces(methods.split(), cuts(seed), is_causal=is_causal)
-        check_plans_agree(mechanism, inputs.of(mechanism), whole("parallel"), plan, is_causal=is_causal)
+    plans = [pieces(methods.split(), cuts(seed), is_causal=is_causal) for seed in (1, 2)]
+    check_plans_agree(mechanism, inputs.of(mechanism), whole("parallel"), *plans, is_causal=is_causal)
 
 
 @pytest.mark.parametrize(("mechanism", "is_causal"), in_directions(every()))
@@ -90,7 +85,8 @@ def test_a_call_changes_none_of_its_inputs(mechanism: Mechanism, inputs: Inputs)
         assert torch.equal(each, copy)
 
 
-@pytest.mark.parametrize("mechanism", members())
+@pytest.mark.parametrize("mechanism", every())
 def test_time_and_heads_are_not_confused_where_their_sizes_agree(mechanism: Mechanism) -> None:
+    """Ungrouped heads besides."""
     inputs = draw(3, heads=5, kv_heads=5, queries=5, key_dim=5, value_dim=5).of(mechanism)
     check_plans_agree(mechanism, inputs, whole("parallel"), *others(mechanism), is_causal=True)

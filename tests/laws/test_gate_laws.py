@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import Inputs, draw, every, in_directions, serving
+from laws.cases import Inputs, by, draw, every, in_directions, serving
 from laws.checks import RTOL, gradients
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, attend
@@ -23,7 +23,7 @@ def with_operands(inputs: Inputs, **operands: torch.Tensor) -> Inputs:
 
 
 def output(mechanism: Mechanism, inputs: Inputs, method: str, **options: object) -> torch.Tensor:
-    return attend(mechanism, *inputs.qkv, **inputs.operands, method=method, **options).output
+    return attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), **options).output
 
 
 def without(mechanism: Mechanism, **gates: object) -> Mechanism:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import Inputs, directions, members, serving
+from laws.cases import Inputs, by, directions, members, serving
 from laws.checks import RTOL, check_accumulators_merge, check_plans_agree, check_states_merge, pieces, whole
 from laws.compare import assert_close
 from laws.oracle import oracle
@@ -73,7 +73,7 @@ def test_a_wrong_merge_of_accumulators_breaks_windows(
     for broken in BROKEN[:2]:
         monkeypatch.setattr(Accumulator, "merge", broken)
         for method in serving(mechanism):
-            out = attend(mechanism, *given.qkv, **given.operands, method=method).output
+            out = attend(mechanism, *given.qkv, **given.operands, **by(method)).output
             with pytest.raises(AssertionError):
                 assert_close(out, expected, rtol=RTOL)
 
@@ -84,7 +84,7 @@ def test_a_wrong_merge_of_accumulators_breaks_the_splits(
 ) -> None:
     """Moments and what stands before a chunk are merged with new pairs; a cache is one block with them."""
     given = inputs.of(mechanism)
-    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism.far is not None else whole("chunked", 8)
+    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism.far is not None else whole("chunked")
     check_plans_agree(mechanism, given, whole("parallel"), plan, is_causal=True)
     monkeypatch.setattr(Accumulator, "merge", keep_left)
     with pytest.raises(AssertionError):
@@ -128,7 +128,7 @@ def test_merging_states_about_different_references_without_rebasing_is_noticed(
 def test_a_severed_gradient_is_noticed(name: str, inputs: Inputs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Right values, wrong gradient: what was carried in is detached."""
     given = inputs.of(mechanism(name))
-    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism(name).far is not None else whole("chunked", 8)
+    plan = pieces(SPLIT, CUTS, is_causal=True) if mechanism(name).far is not None else whole("chunked")
     monkeypatch.setattr(Accumulator, "merge", lambda self, other: ORIGINAL(detached(self), other))
     with pytest.raises(AssertionError, match="gradient"):
         check_plans_agree(mechanism(name), given, whole("recurrent"), plan, is_causal=True)

@@ -26,8 +26,8 @@ from maclaurin.algebra import parse
 #: A power read from moments loses (|q| |k| / <q, k>)^p in a row that sees one key alone: seeds where a query is nearly
 #: orthogonal to it (0 and 20 among them, deviations to 6e-12) say nothing about a method, and this one has no such row.
 SEED = 1
-#: Neither divides T = 13 nor exceeds it: several chunks, the last one short.
-CHUNKS = {"chunked": 4, "fused": 5}
+#: Does not divide T = 13: several chunks, the last one short.
+CHUNK = 5
 
 Report = Callable[[str, object], None]
 
@@ -57,7 +57,7 @@ def test_cells(composition: Composition, record_property: Report) -> None:
 def check(mechanism: Mechanism, inputs: Inputs, run: list[Cell], return_state: bool) -> None:
     """The cells of one direction, the reference among them."""
     is_causal = run[0].is_causal
-    others = [whole(cell.method, CHUNKS.get(cell.method)) for cell in run if cell.method != "parallel"]
+    others = [whole(cell.method, CHUNK) for cell in run if cell.method != "parallel"]
     assert len(others) == len(run) - 1
     check_plans_agree(mechanism, inputs, whole("parallel"), *others, is_causal=is_causal, return_state=return_state)
     keep = well_conditioned_rows(mechanism, inputs, is_causal=is_causal)

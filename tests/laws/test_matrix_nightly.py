@@ -9,7 +9,7 @@ from math import comb
 
 import pytest
 
-from laws.cases import draw
+from laws.cases import by, draw
 from laws.checks import RTOL, Piece, check_plans_agree, pieces, sums, well_conditioned_rows, whole
 from laws.compare import assert_close
 from laws.matrix import Cell, Composition, cells, gated, plain
@@ -39,7 +39,7 @@ def plans(run: list[Cell], chunk_sizes: tuple[int, ...]) -> list[list[Piece]]:
     """Every method, and every chunk size where there are chunks."""
     found = []
     for cell in run:
-        sizes = chunk_sizes if cell.method in ("chunked", "fused") else (None,)
+        sizes = chunk_sizes if cell.method in ("chunked", "fused") else (1,)
         found += [whole(cell.method, size) for size in sizes if cell.method != "parallel"]
     return found
 
@@ -87,11 +87,9 @@ def test_lengths(composition: Composition, lengths: tuple[int, int]) -> None:
         keep = well_conditioned_rows(mechanism, inputs, is_causal=is_causal)
         expected = oracle(mechanism, inputs, is_causal=is_causal) * keep
         for cell in [each for each in run_cells(composition) if each.is_causal == is_causal]:
-            for size in CHUNK_SIZES if cell.method in ("chunked", "fused") else (None,):
-                chunk = {} if size is None else {"chunk_size": size}
-                out = attend(
-                    mechanism, *inputs.qkv, **inputs.operands, **chunk, method=cell.method, is_causal=is_causal
-                ).output
+            for size in CHUNK_SIZES if cell.method in ("chunked", "fused") else (1,):
+                call = by(cell.method, size)
+                out = attend(mechanism, *inputs.qkv, **inputs.operands, **call, is_causal=is_causal).output
                 scale = max(1.0, float(expected.abs().max()))
                 # powers: a query nearly orthogonal to the one key it sees loses digits of its moments
                 rtol = 1e-9 if is_ill_conditioned(mechanism) else RTOL

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from laws.cases import draw
+from laws.cases import by, draw
 from laws.checks import well_conditioned_rows
 from laws.compare import error_ratio
 from laws.matrix import Composition, cells, gated, plain
@@ -23,7 +23,6 @@ BOUNDS = {torch.float32: 2e-6, torch.bfloat16: 2.0**-8}
 #: A signed sum is kept where |Z| >= 1e-3 sum |w|, which may cost three digits of 6e-8; found up to 1.3e-5.
 SIGNED_BOUND = 3e-5
 BUILT = [each for each in (*plain(), *gated(is_built)) if is_built(each)]
-CHUNKS = {"chunked": 4, "fused": 5}
 
 
 def bound(composition: Composition, dtype: torch.dtype) -> float:
@@ -32,8 +31,13 @@ def bound(composition: Composition, dtype: torch.dtype) -> float:
     return max(BOUNDS[dtype], SIGNED_BOUND) if is_signed else BOUNDS[dtype]
 
 
-@pytest.mark.parametrize("dtype", BOUNDS, ids=str)
-@pytest.mark.parametrize("composition", BUILT, ids=lambda each: each.text)
+def rows() -> list[object]:
+    """One rounding to bfloat16 hides what the similarity did: the gated half of the matrix is enough for it."""
+    found = [(each, torch.float32) for each in BUILT] + [(each, torch.bfloat16) for each in gated(is_built)]
+    return [pytest.param(*each, id=f"{each[0].text}-{each[1]}") for each in found]
+
+
+@pytest.mark.parametrize(("composition", "dtype"), rows())
 def test_error_ratio_of_every_cell(composition: Composition, dtype: torch.dtype) -> None:
     mechanism = parse(composition.text)
     given = draw(1, heads=4, kv_heads=2, queries=13, key_dim=3, value_dim=4, dtype=dtype).of(mechanism)
@@ -43,10 +47,7 @@ def test_error_ratio_of_every_cell(composition: Composition, dtype: torch.dtype)
         keep = well_conditioned_rows(mechanism, exact, is_causal=is_causal)
         expected = oracle(mechanism, exact, is_causal=is_causal) * keep
         for cell in [each for each in run if each.is_causal == is_causal]:
-            chunk = {"chunk_size": CHUNKS[cell.method]} if cell.method in CHUNKS else {}
-            out = attend(
-                mechanism, *given.qkv, **given.operands, **chunk, method=cell.method, is_causal=is_causal
-            ).output
+            out = attend(mechanism, *given.qkv, **given.operands, **by(cell.method), is_causal=is_causal).output
             assert out.dtype == dtype
             found = error_ratio(out.double() * keep, expected)
             assert found <= bound(composition, dtype), f"{cell}: {found:.1e}"

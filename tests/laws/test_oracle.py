@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import Inputs, draw, every, in_directions, serving
+from laws.cases import Inputs, by, draw, every, in_directions, serving
 from laws.compare import assert_close
 from laws.oracle import oracle
 from maclaurin import Mechanism, attend
@@ -44,7 +44,7 @@ def test_equals_the_loops_under_a_key_mask(mechanism: Mechanism) -> None:
     inputs = small(6, 6).of(mechanism)
     mask = [[False, True, True, False, True, True], [True, True, False, True, True, False]]
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method, mask=torch.tensor(mask)).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), mask=torch.tensor(mask)).output
         expected = oracle(mechanism, inputs, is_causal=True, mask=mask)
         assert_close(out, expected, rtol=RTOL, what=method)
 

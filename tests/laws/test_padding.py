@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from laws.cases import KEY_TIME, QUERY_TIME, Inputs, draw, every, in_directions, like, members, serving
-from laws.checks import RTOL, assert_states_close, gradients, numbers, state_of, well_conditioned_rows
+from laws.cases import KEY_TIME, QUERY_TIME, Inputs, by, draw, every, in_directions, like, members, serving
+from laws.checks import RTOL, assert_states_close, gradients, moving_numbers, numbers, state_of, well_conditioned_rows
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, State, attend
 from maclaurin.algebra import L2, CallableMap, Power, Similarity
@@ -45,12 +45,11 @@ def outcome(
     """Output on valid rows (zeros on pads), state, gradients of both."""
     leaves = inputs.leaves()
     out, state, _ = attend(
-        mechanism, *leaves.qkv, **leaves.operands, method=method, mask=mask, is_causal=is_causal, return_state=True
+        mechanism, *leaves.qkv, **leaves.operands, **by(method), mask=mask, is_causal=is_causal, return_state=True
     )
     assert state is not None
     out = torch.where(mask[:, None, :, None], out, 0.0)
-    kept = [each for each in numbers(state).values() if each.requires_grad]
-    return out, state, gradients([out, *kept], leaves.tensors(), 1)
+    return out, state, gradients([out, *moving_numbers(state)], leaves.tensors(), 1)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -95,13 +94,13 @@ def test_padded_equals_unpadded(mechanism: Mechanism, pattern: str, seed: int) -
     clean, mask = draw(seed, queries=LENGTH).of(mechanism), torch.tensor(PATTERNS[pattern])
     for method in serving(mechanism):
         leaves = padded(clean, mask, math.nan).leaves()
-        out, state, _ = attend(mechanism, *leaves.qkv, **leaves.operands, method=method, mask=mask, return_state=True)
+        out, state, _ = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method), mask=mask, return_state=True)
         assert state is not None
         for b, tokens in enumerate(mask):
             alone = clean.row(b, tokens).leaves()
             keep = well_conditioned_rows(mechanism, alone, is_causal=True)
             expected, expected_state, _ = attend(
-                mechanism, *alone.qkv, **alone.operands, method=method, return_state=True
+                mechanism, *alone.qkv, **alone.operands, **by(method), return_state=True
             )
             row = out[b : b + 1, :, tokens]
             assert_close(row * keep, expected * keep, rtol=RTOL, what=method)
@@ -175,7 +174,7 @@ def test_queries_on_pads_may_hold_nan_when_there_are_more_queries_than_keys(mech
             dirty = leaves.along(
                 lambda each, content=content: torch.where(stands_on_pad, content, each), lambda each: each
             )
-            out = attend(mechanism, *dirty.qkv, **dirty.operands, method=method, mask=mask).output
+            out = attend(mechanism, *dirty.qkv, **dirty.operands, **by(method), mask=mask).output
             out = torch.where(stands_on_pad, 0.0, out)
             results.append([out, *gradients(out, leaves.tensors(), 1)])
         for one, other in zip(*results, strict=True):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from laws.cases import Inputs, draw, every, members, serving
+from laws.cases import Inputs, by, draw, every, members, serving
 from laws.checks import RTOL, gradients, numbers, state_of, well_conditioned_rows
 from laws.compare import assert_close, assert_same, error_ratio
 from maclaurin import Mechanism, State, attend
@@ -36,7 +36,7 @@ def test_dtype_contract(mechanism: Mechanism, dtype: torch.dtype, inputs: Inputs
     keep = well_conditioned_rows(mechanism, exact, is_causal=True)
     expected, expected_state, _ = attend(mechanism, *exact.qkv, **exact.operands, method="parallel", return_state=True)
     for method in serving(mechanism):
-        out, state, _ = attend(mechanism, *given.qkv, **given.operands, method=method, return_state=True)
+        out, state, _ = attend(mechanism, *given.qkv, **given.operands, **by(method), return_state=True)
         assert out.dtype == dtype
         assert {each.dtype for each in state.tensors()} <= {state_dtype, torch.bool}
         bound = max(BOUNDS[dtype], ILL_CONDITIONED.get(str(mechanism), 0.0) if dtype != torch.float64 else 0.0)
@@ -54,7 +54,7 @@ def test_gradients_keep_the_dtype(mechanism: Mechanism, dtype: torch.dtype, seed
         leaves = inputs.map(lambda each: each.to(dtype)).leaves()
         exact = leaves.map(torch.Tensor.double).leaves()
         keep = well_conditioned_rows(mechanism, exact, is_causal=True)
-        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output.double() * keep
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method)).output.double() * keep
         found = gradients(out, leaves.tensors(), 1)
         out = attend(mechanism, *exact.qkv, **exact.operands, method="parallel").output * keep
         for one, other in zip(found, gradients(out, exact.tensors(), 1), strict=True):
@@ -67,9 +67,9 @@ def test_half_precision_continues_a_float32_state(mechanism: Mechanism, inputs: 
     inputs = inputs.of(mechanism).map(torch.Tensor.bfloat16)
     for method in serving(mechanism):
         first, rest = inputs.part(slice(0, 20), slice(0, 20)), inputs.part(slice(20, None), slice(20, None))
-        state = attend(mechanism, *first.qkv, **first.operands, method=method, return_state=True).state
-        out = attend(mechanism, *rest.qkv, **rest.operands, method=method, state=state).output
-        expected = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output[:, :, 20:]
+        state = attend(mechanism, *first.qkv, **first.operands, **by(method), return_state=True).state
+        out = attend(mechanism, *rest.qkv, **rest.operands, **by(method), state=state).output
+        expected = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output[:, :, 20:]
         assert error_ratio(out, expected) <= 8e-3  # one rounding of bfloat16 either way, 2^-8
 
 
@@ -77,11 +77,9 @@ def test_half_precision_continues_a_float32_state(mechanism: Mechanism, inputs: 
 def test_autocast_changes_nothing(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=11, dtype=torch.float32).of(mechanism)
     for method in serving(mechanism):
-        expected, expected_state, _ = attend(
-            mechanism, *inputs.qkv, **inputs.operands, method=method, return_state=True
-        )
+        expected, expected_state, _ = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), return_state=True)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            out, state, _ = attend(mechanism, *inputs.qkv, **inputs.operands, method=method, return_state=True)
+            out, state, _ = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), return_state=True)
         assert_same(out, expected)
         for one, other in zip(sums_of(state), sums_of(expected_state), strict=True):
             assert_same(one, other)
@@ -167,7 +165,7 @@ def test_a_key_reference_changes_no_value(mechanism: Mechanism, inputs: Inputs) 
         for method in serving(mechanism):
             state = empty(mechanism, inputs, reference)
             out, state, _ = attend(
-                mechanism, *inputs.qkv, **inputs.operands, method=method, state=state, return_state=True
+                mechanism, *inputs.qkv, **inputs.operands, **by(method), state=state, return_state=True
             )
             assert_close(out * keep, expected, rtol=RTOL, what=method)
             is_first_key = not bool(reference.any())
@@ -184,7 +182,7 @@ def test_a_key_reference_is_a_constant_for_gradients(mechanism: Mechanism, input
         for given in (reference, None):
             state = empty(mechanism, inputs, given)
             out, state, _ = attend(
-                mechanism, *leaves.qkv, **leaves.operands, method=method, state=state, return_state=True
+                mechanism, *leaves.qkv, **leaves.operands, **by(method), state=state, return_state=True
             )
             assert not state.key_reference.requires_grad
             assert not state.rebase(reference).key_reference.requires_grad

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import EVERY, Inputs, directions, draw, every, named, serving
+from laws.cases import EVERY, Inputs, by, directions, draw, every, named, serving
 from laws.checks import gradients
 from laws.compare import assert_close, error_ratio
 from maclaurin import Mechanism, attend, mechanism
@@ -69,7 +69,7 @@ def test_finite_where_the_scale_is_not_seen(mechanism: Mechanism, factor: float,
     for method in serving(mechanism):
         for is_causal in directions(mechanism):
             leaves = inputs.leaves()
-            out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method, is_causal=is_causal).output
+            out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method), is_causal=is_causal).output
             assert bool(out.isfinite().all())
             for each in gradients(out, leaves.tensors(), 1):
                 assert bool(each.isfinite().all())
@@ -103,7 +103,7 @@ def test_infinite_only_where_the_value_is_and_never_nan(mechanism: Mechanism, la
     expected = attend(mechanism, *exact.qkv, **exact.operands, method="parallel").output
     greatest = torch.finfo(torch.float32).max
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output
         assert not out.isnan().any()
         # 1e-2: near the edge a rounding of the exponent, 600 * 6e-8, moves a value across it.
         assert bool(out[expected.abs() < greatest * 0.99].isfinite().all())

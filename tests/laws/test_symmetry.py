@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from laws.cases import KEY_TIME, QUERY_TIME, Inputs, directions, draw, every, members, serving
+from laws.cases import KEY_TIME, QUERY_TIME, Inputs, by, directions, draw, every, members, serving
 from laws.checks import RTOL, gradients, well_conditioned_rows
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, attend
@@ -46,8 +46,8 @@ def test_permuting_batch_and_heads_permutes_the_output(mechanism: Mechanism, see
     inputs = per_head(draw(seed, queries=13).of(mechanism))
     moved = permuted(inputs)
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
-        other = attend(mechanism, *moved.qkv, **moved.operands, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output
+        other = attend(mechanism, *moved.qkv, **moved.operands, **by(method)).output
         assert_close(other, out[BATCH_ORDER][:, HEAD_ORDER], rtol=RTOL, what=method)
         assert not torch.allclose(other, out)
 
@@ -56,9 +56,9 @@ def test_permuting_batch_and_heads_permutes_the_output(mechanism: Mechanism, see
 def test_a_batch_row_alone_gives_the_same(mechanism: Mechanism, seed: int) -> None:
     inputs = draw(seed, queries=13).of(mechanism)
     for method in serving(mechanism):
-        out = attend(mechanism, *inputs.qkv, **inputs.operands, method=method).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output
         row = inputs.along(lambda each: each[1:], lambda each: each[1:])
-        alone = attend(mechanism, *row.qkv, **row.operands, method=method).output
+        alone = attend(mechanism, *row.qkv, **row.operands, **by(method)).output
         assert_close(alone, out[1:], rtol=RTOL, what=method)
 
 
@@ -70,11 +70,11 @@ def test_order_of_keys_is_immaterial_when_bidirectional(mechanism: Mechanism, se
     keep = well_conditioned_rows(mechanism, inputs, is_causal=False)
     for method in serving(mechanism):
         out, other = (
-            attend(mechanism, *each.qkv, **each.operands, method=method, is_causal=False).output
+            attend(mechanism, *each.qkv, **each.operands, **by(method), is_causal=False).output
             for each in (inputs, shuffled)
         )
         assert_close(other * keep, out * keep, rtol=RTOL, what=method)
-        causal = attend(mechanism, *shuffled.qkv, **shuffled.operands, method=method).output
+        causal = attend(mechanism, *shuffled.qkv, **shuffled.operands, **by(method)).output
         assert not torch.allclose(causal[:, :, :-1], out[:, :, :-1])
 
 
@@ -84,9 +84,7 @@ def test_grouped_heads_are_repeated_heads(mechanism: Mechanism, seed: int) -> No
     repeated = with_repeated_heads(inputs)
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
-        one, other = (
-            attend(mechanism, *each.qkv, **each.operands, method=method).output for each in (inputs, repeated)
-        )
+        one, other = (attend(mechanism, *each.qkv, **each.operands, **by(method)).output for each in (inputs, repeated))
         assert_close(one * keep, other * keep, rtol=RTOL, what=method)
 
 
@@ -101,10 +99,10 @@ def test_gradients_of_grouped_heads_are_sums_over_the_group(mechanism: Mechanism
     keep = well_conditioned_rows(mechanism, inputs, is_causal=True)
     for method in serving(mechanism):
         leaves = inputs.leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method)).output
         grouped = gradients((out * keep).square(), of_keys(leaves), 1)
         leaves = with_repeated_heads(inputs).leaves()
-        out = attend(mechanism, *leaves.qkv, **leaves.operands, method=method).output
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method)).output
         repeated = gradients((out * keep).square(), of_keys(leaves), 1)
         for one, other in zip(grouped, repeated, strict=True):
             assert_close(one, other.unflatten(1, (3, 2)).sum(2), rtol=RTOL, what=method)

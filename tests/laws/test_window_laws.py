@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from laws.cases import Inputs, compact, draw, every, serving
+from laws.cases import Inputs, by, compact, draw, every, serving
 from laws.checks import RTOL, evaluate, well_conditioned_rows, whole
 from laws.compare import assert_close, assert_same
 from laws.oracle import oracle
@@ -19,11 +19,10 @@ from maclaurin import Mechanism, attend
 from maclaurin.algebra import Exp, Similarity, Window, parse
 
 WINDOWED = every(lambda each: each.window is not None)
-CHUNKS = {"chunked": 4}
 
 
 def outputs(mechanism: Mechanism, inputs: Inputs, method: str) -> torch.Tensor:
-    return evaluate(mechanism, inputs, whole(method, CHUNKS.get(method)), is_causal=True, return_state=False)[0]
+    return evaluate(mechanism, inputs, whole(method), is_causal=True, return_state=False)[0]
 
 
 @pytest.mark.parametrize("mechanism", WINDOWED)
@@ -35,8 +34,7 @@ def test_pads_are_skipped_when_counting(mechanism: Mechanism, seed: int) -> None
         [[False] * 3 + [True] * 5 + [False] * 4 + [True] * 5, [True, False] * 6 + [True] * 3 + [False] * 2]
     )
     for method in serving(mechanism):
-        chunk = {"chunk_size": 4} if method == "chunked" else {}
-        out = attend(mechanism, *inputs.qkv, **inputs.operands, **chunk, method=method, mask=patterns).output
+        out = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), mask=patterns).output
         for b, tokens in enumerate(patterns):
             alone = inputs.row(b, tokens)
             keep = well_conditioned_rows(mechanism, alone, is_causal=True)
@@ -72,7 +70,7 @@ def test_small_logits_beyond_a_window_are_softmax_within_the_remainder(order: in
     remainder = math.exp(2 * y) * y ** (order + 1) / math.factorial(order + 1)
     bound = 2 * remainder * math.exp(0.2) * float(v.abs().max())
     for method in serving(mechanism):
-        out = attend(mechanism, q, k, v, method=method).output
+        out = attend(mechanism, q, k, v, **by(method)).output
         assert float((out - exact).abs().max()) <= bound
         assert not torch.equal(out, exact)
 

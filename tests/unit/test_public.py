@@ -103,18 +103,19 @@ def test_the_locks_pin_every_dependency() -> None:
     core, extra = pins("requirements.lock"), pins("requirements-dev.lock")
     assert core["torch"] == "2.13.0"
     assert {canonical(each) for each in project["dependencies"]} <= set(core)
-    asked = {canonical(each) for group in ("test", "dev") for each in project["optional-dependencies"][group]}
+    asked = {canonical(each) for group in ("test", "peers", "dev") for each in project["optional-dependencies"][group]}
     assert asked - {"maclaurin"} <= set(extra)
     assert set(core) & set(extra) == set()
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Package -> version; every line of a lock is a comment, a reference to another lock or an exact pin."""
+    """Package -> version; every line of a lock is a comment, a reference to another lock or an exact pin, perhaps of some
+    systems alone."""
     found = {}
     for line in (REPOSITORY / lock).read_text().splitlines():
         text = line.partition("#")[0].strip()
         if text and not text.startswith("-r "):
-            name, version = re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;]+)", text).groups()
+            name, version = re.fullmatch(r"([A-Za-z0-9._-]+)==([^\s;]+)(?: ; .+)?", text).groups()
             found[canonical(name)] = version
     return found
 

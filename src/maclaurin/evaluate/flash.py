@@ -131,7 +131,7 @@ class _Attention(torch.autograd.Function):
         width = max(query.shape[-1], wide_value.shape[-1])
         grad_out, *padded = (widened(each, width) for each in (grad_out, query, key, wide_value))
         found = backward(
-            grad_out.contiguous(),
+            grad_out,
             *padded,
             torch.zeros_like(grad_out),
             log_scale,
@@ -145,8 +145,8 @@ class _Attention(torch.autograd.Function):
 
 
 def widened(x: Tensor, width: int) -> Tensor:
-    """Zeros appended to the last axis; the kernel wants one head size for all."""
-    return F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x
+    """Zeros appended to the last axis, contiguous: the kernels want one head size and read other strides wrong."""
+    return (F.pad(x, (0, width - x.shape[-1])) if x.shape[-1] < width else x).contiguous()
 
 
 def additive(mask: Tensor | None, like: Tensor) -> Tensor | None:

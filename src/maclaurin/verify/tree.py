@@ -61,14 +61,14 @@ def copied(tree: Any) -> Any:
 def as_leaves(tree: Any) -> tuple[Any, list[Tensor]]:
     """A copy whose floating tensors are fresh leaves that require gradients, and those leaves.
 
-    The key reference of a centered state is a constant for gradients, and is left one.
+    Constants stay constants: the key reference of a centered state, and whole numbers, which count something.
     """
     leaves: list[Tensor] = []
-    fixed = getattr(tree, "key_reference", None)
+    reference = getattr(tree, "key_reference", None)
 
     def leaf(each: Tensor) -> Tensor:
         fresh = each.detach().clone()
-        if fresh.is_floating_point() and each is not fixed:
+        if fresh.is_floating_point() and each is not reference and bool((fresh != fresh.round()).any()):
             leaves.append(fresh.requires_grad_())
         return fresh
 

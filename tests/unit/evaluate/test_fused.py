@@ -63,6 +63,19 @@ def test_key_and_value_of_any_widths(text: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
+def test_strides_of_any_kind(text: str) -> None:
+    """The private kernel reads a last axis of another stride than 1 wrongly."""
+    plain = [draw(2, 2, 6, 6, seed=i).detach() for i in range(3)]
+    for order in ((0, 1, 3, 2), (3, 1, 2, 0), (0, 2, 1, 3)):
+        back = [order.index(axis) for axis in range(4)]
+        strided = [each.permute(order).contiguous().permute(back).requires_grad_() for each in plain]
+        dense = [each.clone().requires_grad_() for each in plain]
+        assert [each.stride() for each in strided] != [each.stride() for each in dense]
+        for one, other in zip(run(text, strided, method="fused"), run(text, dense, method="fused"), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("text", TEXTS)
 def test_the_public_path_is_taken_where_the_private_one_is_missing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = [draw(1, 2, 9, 4), draw(1, 2, 9, 4, seed=1), draw(1, 2, 9, 4, seed=2)]
     expected = run(text, inputs, method="fused")

@@ -5,6 +5,7 @@ Dimension key: B batch, H heads, T queries, S keys, K key dim, V value dim.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -40,7 +41,9 @@ def softmax(
     if flaw == "mask only for batches" and key.shape[0] == 1:
         visible = torch.ones_like(visible)
     if state is not None:
-        if flaw == "state changed in place" and state[1].shape[2] > 1:
+        if flaw == "state changed in place" and length > 1:
+            state[1][:, :, 0] *= 0.5
+        if flaw == "state changed by a step" and length == 1:
             state[1][:, :, 0] *= 0.5
         key, value = torch.cat([state[0], key], 2), torch.cat([state[1], value], 2)
         visible = torch.cat([state[2], visible], 1)
@@ -51,7 +54,9 @@ def softmax(
         key, value = key.masked_fill(hidden, 0.0), value.masked_fill(hidden, 0.0)
     cache = (key, value, visible)
     group = query.shape[1] // key.shape[1]
-    repeat = (lambda x: x.repeat(1, group, 1, 1)) if flaw == "wrong groups" else (lambda x: x.repeat_interleave(group, 1))
+    repeat = (
+        (lambda x: x.repeat(1, group, 1, 1)) if flaw == "wrong groups" else (lambda x: x.repeat_interleave(group, 1))
+    )
     key, value = repeat(key), repeat(value)
     if flaw == "scale zero is none":
         scale = scale or None
@@ -78,6 +83,8 @@ def softmax(
     if flaw == "clamped logits":
         weights = torch.exp(x.clamp(max=20.0) - largest.clamp(max=20.0)).masked_fill(~sees, 0.0)
     total = weights.sum(-1, keepdim=True)
+    if flaw == "weights remembered":  # by their shape, from the first call
+        weights = HISTORY.setdefault(str(weights.shape), weights.detach())
     if flaw == "padding in the denominator" and mask is not None:
         total = total + (~visible).sum(-1)[:, None, None, None]
     if flaw == "denominator detached":
@@ -110,7 +117,7 @@ def linear(
         edges = cu_seqlens.tolist()
         options = {"scale": scale, "chunk_size": chunk_size, "return_state": True, "flaw": flaw}
         parts = []
-        for i, (a, b) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+        for i, (a, b) in enumerate(pairwise(edges)):
             start = None if state is None else tuple(each[i : i + 1] for each in state)
             if flaw == "documents leak" and parts:
                 start = parts[-1].state
@@ -213,6 +220,8 @@ def wide_zeros(phi_k: Tensor, value: Tensor) -> Tensor:
 SOFTMAX_FLAWS = {
     "mask only for batches": "padding",
     "state changed in place": "state: untouched",
+    "state changed by a step": "state: untouched",
+    "weights remembered": "like: shapes",
     "state detached": "state: splits",
     "NaN on padding": "padding",
     "wrong groups": "grouped heads",

@@ -14,7 +14,7 @@ from maclaurin.verify.law import GROUPED, PRIMES, Law, another_form, capable, cl
 from maclaurin.verify.subject import Case, Subject, Trial, both_directions, gradients, plain
 from maclaurin.verify.tree import as_leaves, copied
 
-LENGTHS = tuple(Sizes(batch=1, heads=2, queries=each, key_dim=3, value_dim=2) for each in (1, 2, 63, 64, 65, 127, 130))
+LENGTHS = tuple(Sizes(batch=1, heads=2, queries=each, key_dim=3, value_dim=4) for each in (1, 2, 63, 64, 65, 127, 130))
 WIDTHS = tuple(Sizes(batch=1, heads=2, queries=9, key_dim=each, value_dim=3) for each in (1, 3, 8, 17))
 SHAPES = (
     PRIMES,
@@ -27,13 +27,13 @@ OTHER_LENGTHS = (
     Sizes(batch=2, heads=3, queries=5, keys=12, key_dim=3, value_dim=4),
     Sizes(batch=2, heads=3, queries=12, keys=5, key_dim=3, value_dim=4),
     Sizes(batch=1, heads=2, queries=1, keys=9, key_dim=3, value_dim=4),
-    Sizes(batch=1, heads=2, queries=40, keys=90, key_dim=3, value_dim=2),
+    Sizes(batch=1, heads=2, queries=40, keys=90, key_dim=3, value_dim=4),
 )
 GROUPS = (GROUPED, Sizes(batch=1, heads=8, queries=9, key_dim=3, value_dim=4, kv_heads=1), replace(GROUPED, queries=66))
 LONG = (
     *(Sizes(batch=2, heads=1, queries=each, key_dim=4, value_dim=3) for each in (16, 32, 128, 256)),
-    Sizes(batch=1, heads=2, queries=257, key_dim=3, value_dim=2),
-    Sizes(batch=1, heads=1, queries=1025, key_dim=2, value_dim=2),
+    Sizes(batch=1, heads=2, queries=257, key_dim=3, value_dim=4),
+    Sizes(batch=1, heads=1, queries=1025, key_dim=2, value_dim=4),
 )
 #: Logits of about 50 are known to 50 * 1.1e-16, which exp and high powers multiply.
 LARGE = Tolerance(1e-9, "float64; a logit of 50 is known to 50 * 1.1e-16, and its exp or power to so much more")

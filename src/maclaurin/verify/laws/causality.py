@@ -12,7 +12,7 @@ from maclaurin.verify.inputs import AXES, Inputs, Sizes, like
 from maclaurin.verify.law import PRIMES, Law, causal, differentiable, taking
 from maclaurin.verify.subject import Case, Subject, Trial, gradients, plain
 
-SIZES = (PRIMES, Sizes(batch=1, heads=2, queries=67, key_dim=3, value_dim=2), Sizes(1, 1, 130, 2, 2))
+SIZES = (PRIMES, Sizes(batch=1, heads=2, queries=67, key_dim=3, value_dim=4), Sizes(1, 1, 130, 2, 4))
 #: Factors of what changes in keys and values.
 FACTORS = {"a thousand times": -1e3, "1e30 times": 1e30}
 

@@ -17,7 +17,7 @@ from maclaurin.verify.subject import Case, Subject, Trial, gradients
 
 SIZES = (
     Sizes(batch=2, heads=3, queries=19, key_dim=5, value_dim=7),
-    Sizes(1, 2, 130, 3, 2),
+    Sizes(1, 2, 130, 3, 4),
     Sizes(2, 6, 9, 3, 4, kv_heads=3),
 )
 STRONG = Sizes(batch=1, heads=2, queries=64, key_dim=3, value_dim=4)

@@ -163,7 +163,7 @@ LAWS = (
         "so for a carried state",
         of_the_state,
         (exact_gradients, causal, taking("state")),
-        (Sizes(batch=1, heads=2, queries=9, key_dim=3, value_dim=2),),
+        (Sizes(batch=1, heads=2, queries=9, key_dim=3, value_dim=4),),
         least_length=2,
     ),
 )

@@ -16,7 +16,7 @@ from maclaurin.verify.tree import copied
 
 #: Lengths of the documents; how many tokens the sizes ask for does not matter.
 PACKS = {"5,1,0,7,1": (5, 1, 0, 7, 1), "70,1,0,64,65": (70, 1, 0, 64, 65), "0,3,3,0": (0, 3, 3, 0), "9": (9,)}
-SIZES = (Sizes(batch=1, heads=3, queries=13, key_dim=5, value_dim=7), Sizes(1, 4, 13, 3, 2, kv_heads=2))
+SIZES = (Sizes(batch=1, heads=3, queries=13, key_dim=5, value_dim=7), Sizes(1, 4, 13, 3, 4, kv_heads=2))
 
 
 def _packed(trial: Trial) -> tuple[Inputs, Tensor, list[tuple[int, int]]]:

@@ -12,7 +12,7 @@ from maclaurin.verify.law import Law, claiming, taking
 from maclaurin.verify.laws.agreement import compare
 from maclaurin.verify.subject import Case, Subject, Trial
 
-SIZES = (Sizes(batch=2, heads=3, queries=11, key_dim=5, value_dim=7), Sizes(1, 2, 66, 3, 2))
+SIZES = (Sizes(batch=2, heads=3, queries=11, key_dim=5, value_dim=7), Sizes(1, 2, 66, 3, 4))
 SCALES = (1.0, 0.1, -1.0, 0.0)
 CONTINUOUS = Tolerance(1e-6, "a scale of 1e-9 moves the output by about 1e-9 of it")
 

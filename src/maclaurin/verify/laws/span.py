@@ -12,7 +12,7 @@ from maclaurin.verify.law import Law, claiming
 from maclaurin.verify.laws.agreement import compare
 from maclaurin.verify.subject import Case, Subject, Trial, gradients
 
-SIZES = (Sizes(batch=2, heads=3, queries=19, key_dim=5, value_dim=7), Sizes(1, 1, 70, 3, 2))
+SIZES = (Sizes(batch=2, heads=3, queries=19, key_dim=5, value_dim=7), Sizes(1, 1, 70, 3, 4))
 LARGEST = {"1": 1.0, "16": 16.0, "200": 200.0}
 #: Factors of query, key and value.
 TINY = {"all 1e-4": (1e-4, 1e-4, 1e-4), "keys 1e-4": (1.0, 1e-4, 1.0), "values 1e-6": (1.0, 1.0, 1e-6)}

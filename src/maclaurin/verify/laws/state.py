@@ -16,7 +16,7 @@ from maclaurin.verify.law import GROUPED, PRIMES, Law, causal, taking
 from maclaurin.verify.subject import Case, Subject, Trial, gradients, plain
 from maclaurin.verify.tree import copied, nbytes, tensors_of, through_disk
 
-SIZES = (PRIMES, GROUPED, Sizes(batch=1, heads=2, queries=130, key_dim=3, value_dim=2))
+SIZES = (PRIMES, GROUPED, Sizes(batch=1, heads=2, queries=130, key_dim=3, value_dim=4))
 
 
 def _cuts(length: int) -> list[int]:

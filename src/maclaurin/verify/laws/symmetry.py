@@ -15,7 +15,7 @@ SIZES = (
     PRIMES,
     Sizes(batch=3, heads=5, queries=5, key_dim=3, value_dim=4),
     Sizes(4, 4, 4, 4, 4),
-    Sizes(2, 2, 70, 3, 2),
+    Sizes(2, 2, 70, 3, 4),
 )
 
 
