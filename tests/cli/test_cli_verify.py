@@ -50,10 +50,11 @@ def test_a_right_function_passes(module: str, capsys: pytest.CaptureFixture[str]
     seen = capsys.readouterr()
     assert seen.err == ""
     header, *lines = seen.out.splitlines()
-    assert header.split()[:4] == ["law", "form", "verdict", "deviation"]
+    assert header.split()[:4] == ["law", "forms", "verdict", "deviation"]
     by_law = {line.split("  ")[0]: line for line in lines}
     assert " passed " in by_law["like: scale"]
-    assert "takes no mask" in by_law["padding"]
+    assert "padding, " in by_law["not run: takes no mask"]
+    assert "padding" not in by_law
     assert "right, beside exp/sum: " in lines[-1]
     assert "failed" not in lines[-1]
 
@@ -62,11 +63,20 @@ def test_a_broken_function_fails_with_its_smallest_input(module: str, capsys: py
     assert main(["verify", f"{module}:ahead", "--law", "future", "--law", "prefix", "--seed", "5"]) == 1
     seen = capsys.readouterr()
     assert seen.err == ""
-    future, prefix, total = seen.out.splitlines()[1:]
+    future, prefix, _, total = seen.out.splitlines()[1:]
     assert "failed" in future
     assert "seed=5 B=1 H=1 T=2" in future
     assert "failed" in prefix
     assert total.startswith("ahead: 2 failed; seed 5")
+
+
+def test_forms_of_one_verdict_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify", "taylor-2", "--law", "future", "--law", "chunk size"]) == 0
+    _, chunks, future, _, idle, _, total = capsys.readouterr().out.splitlines()
+    assert chunks.split()[:4] == ["chunk", "size", "chunked", "passed"]
+    assert future.split()[:3] == ["future", "all", "passed"]
+    assert "chunk size (parallel, recurrent)" in idle
+    assert total.startswith("taylor:2/sum (3 forms): 4 passed, 2 not run; seed 0")
 
 
 def test_json(module: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,8 +109,8 @@ def test_the_locks_pin_every_dependency() -> None:
 
 
 def pins(lock: str) -> dict[str, str]:
-    """Package -> version; every line of a lock is a comment, a reference to another lock or an exact pin, perhaps of some
-    systems alone."""
+    """Package -> version; every line of a lock is a comment, a reference to another lock, or an exact pin, perhaps for
+    some systems alone."""
     found = {}
     for line in (REPOSITORY / lock).read_text().splitlines():
         text = line.partition("#")[0].strip()

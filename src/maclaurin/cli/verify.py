@@ -7,12 +7,13 @@ import importlib
 import math
 import os
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from maclaurin.cli.failure import say
-from maclaurin.cli.output import Column, decimal, hint, print_json, print_table
+from maclaurin.cli.output import Column, decimal, hint, print_fields, print_json, print_table
 from maclaurin.errors import ConfigError, nearest
 
 if TYPE_CHECKING:
@@ -145,10 +146,6 @@ def _pair(text: str, option: str, form: str) -> tuple[str, str]:
     return name, value
 
 
-def _fixed(text: str) -> tuple[str, str]:
-    return _pair(text, "--fixed", "NAME=VALUE")
-
-
 def _value(text: str) -> Any:
     """A number, True, False, None, a quoted text as Python reads it; anything else as it stands."""
     try:
@@ -166,26 +163,46 @@ def _precision(name: str) -> Any:
 
 
 def _print(report: Report) -> None:
-    """One line for each law and form that was run, the failures' inputs beside them, and a sum."""
+    """A line for each law that was run, forms of one verdict together; then what was not run; then a sum."""
     columns = [
         Column("law"),
-        Column("form"),
+        Column("forms"),
         Column("verdict"),
         Column("deviation", is_number=True),
         Column("allowed", is_number=True),
-        Column("smallest failing input, or why not run", is_note=True),
+        Column("smallest failing input, or what was refused", is_note=True),
     ]
-    rows = [
-        (each.law, each.form, each.verdict, _deviation(each), _allowed(each), each.smallest_input or each.reason)
-        for each in report.rows
-    ]
-    print_table(columns, rows)
+    lines, idle = [], dict[str, list[str]]()
+    every = {each.form for each in report.rows}
+    for rows in _alike(report.rows):
+        worst = max(rows, key=lambda each: -1.0 if each.deviation is None else each.deviation)
+        if worst.verdict == "not run":
+            law = worst.law if len(rows) == len(every) else f"{worst.law} ({', '.join(each.form for each in rows)})"
+            idle.setdefault(worst.reason, []).append(law)
+            continue
+        forms = "all" if len(rows) == len(every) > 1 else ", ".join(each.form for each in rows)
+        note = worst.smallest_input or worst.reason
+        lines.append((worst.law, forms, worst.verdict, _deviation(worst), _allowed(worst), note))
+    print_table(columns, lines)
+    if idle:
+        print()
+        print_fields([[(f"not run: {reason}", ", ".join(laws)) for reason, laws in idle.items()]])
     verdicts = ("passed", "failed", "refused", "not run")
     counts = ", ".join(f"{count} {each}" for each in verdicts if (count := report.count(each)))
     beside = f", beside {report.like}" if report.like and report.like != report.target else ""
-    print(f"{report.target}{beside}: {counts}; seed {report.seed}, {report.seconds:.0f} s")
+    forms = f" ({len(every)} forms)" if len(every) > 1 else ""
+    print(f"\n{report.target}{forms}{beside}: {counts}; seed {report.seed}, {report.seconds:.0f} s")
     if report.failures:
         hint(f"'maclaurin verify ... --law {report.failures[0].law!r}' runs one law alone.")
+
+
+def _alike(rows: Iterable[Row]) -> list[list[Row]]:
+    """Rows of one law and verdict together; a failure stands alone, for its input is its own."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for each in rows:
+        own = each.form if each.verdict == "failed" else each.reason
+        groups.setdefault((each.law, each.verdict, own), []).append(each)
+    return [*groups.values()]
 
 
 def _deviation(row: Row) -> str:

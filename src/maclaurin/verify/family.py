@@ -12,7 +12,7 @@ from maclaurin.verify.inputs import OPERANDS, operand_names
 from maclaurin.verify.target import KEYWORDS, Target
 
 #: Keywords that only some methods take.
-_OF_METHOD = {"chunk_size": ("chunked",)}
+_OF_METHOD = {"chunk_size": ("chunked", "fused")}
 
 
 def family(mechanism: Mechanism) -> Target:
