@@ -186,7 +186,7 @@ def _print(report: Report) -> None:
     print_table(columns, lines)
     if idle:
         print()
-        print_fields([[(f"not run: {reason}", ", ".join(laws)) for reason, laws in idle.items()]])
+        print_fields([[("not run", f"{reason}: {', '.join(laws)}") for reason, laws in idle.items()]])
     verdicts = ("passed", "failed", "refused", "not run")
     counts = ", ".join(f"{count} {each}" for each in verdicts if (count := report.count(each)))
     beside = f", beside {report.like}" if report.like and report.like != report.target else ""
