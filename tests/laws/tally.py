@@ -63,7 +63,7 @@ def _is_everything_asked(config: pytest.Config) -> bool:
     options = config.option
     if options.keyword or options.maxfail or options.markexpr not in ("", "not nightly"):
         return False
-    if getattr(options, "lf", False) or getattr(options, "deselect", None) or options.ignore or options.collectonly:
+    if options.collectonly or any(getattr(options, each, None) for each in ("lf", "deselect", "ignore")):
         return False
     paths = [(config.invocation_params.dir / each).resolve() for each in config.args if "::" not in each]
     return any(each == _FILE or each in _FILE.parents for each in paths)

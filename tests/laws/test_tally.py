@@ -89,3 +89,9 @@ def test_a_session_that_has_failed_already_keeps_its_status() -> None:
     asked.exitstatus = pytest.ExitCode.INTERRUPTED
     told({}, asked)
     assert asked.exitstatus == pytest.ExitCode.INTERRUPTED
+
+
+def test_a_session_that_ignores_a_folder_asks_for_a_part() -> None:
+    asked = session(["tests"], ignore=["tests/laws"])
+    assert told({}, asked) == []
+    assert asked.exitstatus == pytest.ExitCode.OK

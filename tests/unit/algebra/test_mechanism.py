@@ -241,7 +241,8 @@ def test_describe_is_the_text_where_there_is_one() -> None:
 def test_every_member_has_a_formula() -> None:
     for _, each in EVERY:
         start, *_, output = each.formula.split(";  ")
-        assert start == (each.similarity.formula if each.window is None else each.window.formula)
+        kept = (each.near or each.similarity).formula
+        assert start == (kept if each.window is None else f"{each.window.formula}: {kept}")
         assert output.startswith(each.normalizer.formula)
         assert "None" not in each.formula
 
@@ -265,8 +266,10 @@ def test_gates_stand_in_the_formula(text: str, lines: list[str]) -> None:
 
 
 def test_a_window_says_what_is_beyond_it() -> None:
-    first = "the last 4 and the first 2 keys: w = exp(x), x = scale <q, k>"
+    first = "the last 4 and the first 2 keys: w = exp(x); x = scale <q, k>"
     assert mechanism("exp/sum+window:4:2").formula.startswith(f"{first};  beyond the window no key is seen;  N =")
     assert mechanism("taylor:2/sum+window:4:2").formula.startswith(f"{first};  beyond the window;  w = sum over")
     far = mechanism("elu1/sum+window:4:2").formula
     assert far.startswith(f"{first};  beyond the window, times exp(far_log_weight);  w = x")
+    alone = mechanism("elu1>exp:clamp=5/sum+window:4").formula  # a window alone keeps its map and clamp
+    assert alone.startswith("the last 4 keys: w = exp(x); x = min(scale <phi(q), phi(k)>, phi(x) = elu(x) + 1, 5)")
