@@ -4,7 +4,6 @@
 #   make test     run every test
 #   make nightly  run the extended matrix of the laws and what needs a C++ compiler
 #   make check    lint, formatting, strict types, and the direction of imports
-#   make nightly  the extended law matrix: more sizes, seeds and chunks than `make test` has time for
 
 .POSIX:
 .PHONY: study test nightly check
@@ -21,10 +20,6 @@ study: $(VENV)/installed
 test: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs
 
-nightly: $(VENV)/installed-dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs -m nightly
-
-# what the marker `nightly` names, and nothing else; the everyday suite leaves it out (addopts in pyproject.toml)
 nightly: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs -m nightly
 
