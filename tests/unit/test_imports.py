@@ -23,14 +23,15 @@ IN_ROOMS = [path for path in FILES if path != ROOT / "__init__.py"]  # that one 
 #: Room -> the rooms right below it; the root package and __main__ are the two files outside every room.
 BELOW = {
     "errors": [],
+    "atomic": [],
     "algebra": ["errors"],
-    "evaluate": ["algebra"],
+    "evaluate": ["algebra", "atomic"],
     "theory": ["evaluate"],
     "nn": ["evaluate"],
     "verify": ["evaluate"],
     "bench": ["evaluate"],
     "tasks": ["errors"],
-    "store": ["errors"],
+    "store": ["errors", "atomic"],
     "train": ["nn", "tasks", "store"],
     "study": ["train", "theory"],
     "huggingface": ["train", "theory"],

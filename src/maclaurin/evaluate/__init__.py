@@ -1,4 +1,4 @@
-"""How attention is computed: the parallel reference, token by token with a state, and the door to both."""
+"""How attention is computed: the parallel reference, chunks, kernels, token by token; states; the door to them all."""
 
 from maclaurin.evaluate.attend import AttentionOutput, Diagnostics, attend, methods
 from maclaurin.evaluate.legality import MAX_MOMENT_ORDER

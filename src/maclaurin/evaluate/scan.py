@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
@@ -81,14 +83,15 @@ class _Plan:
     stretches: tuple[Stretch, ...]
     keeps_last: bool
 
-    def start(self, number: int) -> tuple[int, int]:
-        """The first query and the first key of a stretch."""
-        before = self.stretches[:number]
-        return sum(each.queries for each in before), sum(each.keys for each in before)
+    @cached_property
+    def starts(self) -> list[tuple[int, int]]:
+        """The first query and the first key of every stretch."""
+        queries, keys = (accumulate(each, initial=0) for each in zip(*self.stretches, strict=True))
+        return [*zip(queries, keys, strict=True)]
 
     def part(self, number: int, given: _Given, state: State) -> _Given:
         """What one stretch works on."""
-        queries, keys = self.start(number)
+        queries, keys = self.starts[number]
         here = self.stretches[number]
         return _Given(
             given.queries.part(slice(queries, queries + here.queries)),
@@ -164,7 +167,7 @@ def _backward(plan: _Plan, given: _Given, states: list[State], of_outputs: dict[
     inputs = given.named_tensors()
     of_state = {name: each for name, each in of_outputs.items() if name.startswith("state.")}
     for number, here in reversed([*enumerate(plan.stretches)]):
-        queries, keys = plan.start(number)
+        queries, keys = plan.starts[number]
         part = plan.part(number, given, states[number]).map_tensors(leaf)
         with torch.enable_grad():
             found = plan.step(number, part).named_tensors()

@@ -37,6 +37,9 @@ from maclaurin.evaluate.tensor_tree import TensorTree
 class State(TensorTree):
     """What a mechanism keeps of its past. Make one with :meth:`empty`.
 
+    Gradients flow through it alike by every method, but for sums over no key yet: their gradient is zero by
+    ``parallel`` and a derivative of no use by the others.
+
     Args:
         mechanism: what the state belongs to; another mechanism refuses it.
         cache: keys kept as they are, or None.

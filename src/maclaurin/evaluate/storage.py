@@ -5,9 +5,7 @@ Tensors stand under their paths in the state; the header's metadata says what th
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -15,6 +13,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from maclaurin.atomic import replace_file
 from maclaurin.errors import StateError
 from maclaurin.evaluate.tensor_tree import TensorTree
 
@@ -35,17 +34,9 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], metadata:
     where = Path(path)
     own = {name: each.detach().to("cpu", copy=True).contiguous() for name, each in tensors.items()}
     data = save(own, {**metadata, "format": FORMAT, "version": VERSION})
-    temporary = where.with_name(f".{where.name}.{os.getpid()}.{threading.get_ident()}.new")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(where)
-        _sync_folder(where.parent)
+        replace_file(where, data)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise StateError(
             f"State.save: {where} cannot be written ({error.strerror or error}); what was there is unchanged.\n"
             "  Give a path in a folder that exists, with space and write permission."
@@ -117,15 +108,3 @@ def _check_header(where: Path, metadata: Mapping[str, str]) -> None:
             f"State.load: {where} has layout version {metadata.get('version')}, and this maclaurin reads {VERSION}.\n"
             "  Upgrade maclaurin, or save the state again with this one."
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a renaming last through a power cut, where the system has a way to ask for that."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder; the rename stands
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

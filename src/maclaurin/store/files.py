@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
 import sqlite3
 from pathlib import Path
 
+from maclaurin.atomic import replace_file
 from maclaurin.errors import StoreError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT} if hasattr(errno, "EDQUOT") else {errno.ENOSPC}
@@ -61,27 +60,7 @@ def write_atomically(path: Path, text: str) -> None:
         StoreError: if the folder or file cannot be written; ``path`` is then as it was.
     """
     make_folder(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        with temporary.open("w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        replace_file(path, text.encode("utf-8"))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise storage_failure(error, path) from error
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a renaming in ``folder`` last through a power cut, where the system has a way to ask for that."""
-    if os.name == "nt":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot sync a folder; the rename stands
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

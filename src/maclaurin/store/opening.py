@@ -6,10 +6,11 @@ import os
 import sqlite3
 from pathlib import Path
 
+from maclaurin.atomic import sync_folder
 from maclaurin.errors import StoreError
 from maclaurin.store import schema
 from maclaurin.store.encoding import dump
-from maclaurin.store.files import storage_failure, sync_folder
+from maclaurin.store.files import storage_failure
 from maclaurin.store.records import StudyRecord
 
 _COMPANIONS = ("", "-journal", "-wal", "-shm")  # a database and the files SQLite keeps beside it
