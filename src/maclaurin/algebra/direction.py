@@ -2,29 +2,84 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 
-def unit(x: Tensor) -> Tensor:
-    r"""``x / ||x||_2`` over the last axis; a zero row gives zeros and zero gradient.
+def unit(x: Tensor, length: float = 1.0) -> Tensor:
+    r"""``length * x / ||x||_2`` over the last axis; a zero row gives zeros and zero gradient.
 
-    The row is divided by its largest magnitude first, so no magnitude overflows or underflows and no epsilon is
-    needed: ``unit(c * x) == unit(x)`` for every c > 0 up to rounding. Scale invariance also makes it exact to
-    treat that magnitude as a constant in the backward pass.
+    No magnitude overflows or underflows and no epsilon is needed: ``unit(c * x) == unit(x)`` for every c > 0 up to
+    rounding, and for powers of two in every bit. A row whose squares would leave the dtype's range is first multiplied
+    by a power of two; no row depends on another.
 
     Args:
         x: ``[..., D]``, any floating dtype, kept.
+        length: of every row.
 
     Example:
         >>> unit(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    if x.shape[-1] == 0:
+    if x.shape[-1] == 0 or x.numel() == 0:
         return x
-    magnitude = x.detach().abs().amax(-1, keepdim=True)
-    is_zero = magnitude == 0
-    peeled = x / magnitude.masked_fill(is_zero, 1.0)
-    squares = peeled.square().sum(-1, keepdim=True).masked_fill(is_zero, 1.0)
-    return (peeled * torch.rsqrt(squares)).masked_fill(is_zero, 0.0)
+    if torch.compiler.is_compiling():
+        peeled, norm, _ = _peeled(x)
+        return peeled * (length / norm)
+    found: Tensor = _Unit.apply(x, length)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Unit(torch.autograd.Function):
+    """The direction, keeping nothing but x for the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, length: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.length = length
+        peeled, norm, _ = _in_range(x)
+        return torch.div(peeled, norm if length == 1.0 else norm / length, out=torch.empty_like(x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        peeled, norm, factor = _in_range(x)
+        scaled = grad * (ctx.length / norm if factor is None else ctx.length / norm * factor)
+        along = (scaled * peeled).sum(-1, keepdim=True) / norm.square()
+        return torch.addcmul(scaled, peeled, along, value=-1.0).to(x.dtype), None
+
+
+def _in_range(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """What :func:`_peeled` returns; x itself and no factor where every row may keep its own."""
+    norm = _norm(x)
+    safe = torch.finfo(norm.dtype).tiny ** 0.5 * 1e3
+    if x.device.type == "cpu":  # elsewhere a look at the numbers would wait for the device
+        low, high = torch.aminmax(norm.detach())
+        if safe < float(low) and float(high) < 1.0 / safe:
+            return x, norm, None
+    return _peeled(x)
+
+
+def _peeled(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """``(c x, ||c x||, c)`` with c a power of two that brings the row's largest magnitude near 1; 0 for a zero row."""
+    wide = x.to(_wide(x.dtype))
+    _, exponent = torch.frexp(wide.detach().abs().amax(-1, keepdim=True))
+    half = torch.div(exponent, 2, rounding_mode="floor")
+    one = torch.ones_like(wide[..., :1])
+    first, second = torch.ldexp(one, -half), torch.ldexp(one, half - exponent)
+    peeled = wide * first * second
+    norm = _norm(peeled)
+    is_zero = norm == 0
+    return peeled, norm.masked_fill(is_zero, 1.0), (first * second).masked_fill(is_zero, 0.0)
+
+
+def _norm(x: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=_wide(x.dtype))
+    return norm
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32

@@ -24,9 +24,23 @@ class FeatureMap:
     name: ClassVar[str] = ""
     formula: ClassVar[str] = ""
     is_nonnegative = False  # a plain attribute: an instance of CallableMap makes its own promise
+    #: Whether a half-precision result is off by its own rounding and nothing else.
+    rounds_once: ClassVar[bool] = True
 
     def __call__(self, x: Tensor) -> Tensor:
         raise AssertionError("a feature map defines __call__")
+
+    def rounded(self, x: Tensor) -> Tensor:
+        """``phi(x)`` in the dtype of x, each number rounded once: in float32 before, where phi takes several steps."""
+        is_half = x.dtype in (torch.bfloat16, torch.float16)
+        return self(x.float()).to(x.dtype) if is_half and not self.rounds_once else self(x)
+
+    def pull(self, x: Tensor, mapped: Tensor, grad: Tensor) -> Tensor:
+        """Gradient of x from that of ``mapped``, which is ``phi(x)``."""
+        with torch.enable_grad():
+            given = x.detach().requires_grad_()
+            again = self.rounded(given)
+        return torch.autograd.grad(again, given, grad)[0]
 
     def default_scale(self, key_dim: int) -> float:
         """The scale used when none is given: 1, except for :class:`Identity`."""
@@ -49,6 +63,9 @@ class Identity(FeatureMap):
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
+    def pull(self, x: Tensor, mapped: Tensor, grad: Tensor) -> Tensor:
+        return grad
+
     def default_scale(self, key_dim: int) -> float:
         return float(key_dim**-0.5) if key_dim else 1.0
 
@@ -62,7 +79,11 @@ class Elu1(FeatureMap):
     is_nonnegative = True
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.elu(x) + 1.0
+        # one of the two is exact: elu(x) + 1 as it is written loses every digit of exp(x) where x is far below 0
+        return F.threshold(x, 0.0, 0.0).add_(x.clamp(max=0.0).exp_())
+
+    def pull(self, x: Tensor, mapped: Tensor, grad: Tensor) -> Tensor:
+        return mapped.clamp(max=1.0).mul_(grad)
 
 
 @dataclass(frozen=True)
@@ -82,6 +103,7 @@ class Cosine(FeatureMap):
     """phi(x) = x / ||x||, so the logit is the cosine times the scale (Mongaras et al., arXiv 2409.18747)."""
 
     name: ClassVar[str] = "cosine"
+    rounds_once: ClassVar[bool] = False
     formula: ClassVar[str] = "x / |x|"
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -130,6 +152,7 @@ class CallableMap(FeatureMap):
     is_nonnegative: bool = False
 
     formula: ClassVar[str] = "phi(x)"
+    rounds_once: ClassVar[bool] = False
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.function(x)

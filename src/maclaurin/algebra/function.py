@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from torch import Tensor
 from maclaurin.errors import MechanismError
 
 _LOG2_E = math.log2(math.e)
+_LARGEST_LOGIT = {torch.float64: 500.0, torch.float32: 50.0, torch.bfloat16: 16.0, torch.float16: 16.0}
 
 
 class Positivity(StrEnum):
@@ -38,6 +40,8 @@ class Function:
     name: ClassVar[str] = ""
     #: Whether expanding around a center c, exp(c) * kappa(x - c), approximates the same thing better.
     can_center: ClassVar[bool] = False
+    #: :meth:`values` takes logits times this, which whoever makes them multiplies into another factor.
+    logit_unit: ClassVar[float] = 1.0
 
     @property
     def formula(self) -> str:
@@ -54,6 +58,27 @@ class Function:
         """
         raise AssertionError("a function defines weigh")
 
+    def values(self, logits: Tensor) -> Tensor:
+        """``kappa(x)`` in true scale, which may overflow; the logits may be overwritten. No gradient is kept.
+
+        Args:
+            logits: x times :attr:`logit_unit`.
+        """
+        raise AssertionError("a function defines values")
+
+    def slope(self, logits: Tensor, values: Tensor) -> Tensor | float:
+        """``kappa'(x)``, a new tensor or ``values``, or a number where it is the same everywhere.
+
+        Args:
+            logits: as :meth:`values` left them.
+            values: what it returned.
+        """
+        raise AssertionError("a function defines its slope")
+
+    def limit(self, dtype: torch.dtype) -> float:
+        """Largest logit whose weight :meth:`values` gives about as well as ``dtype`` holds it."""
+        return math.inf
+
     def positivity(self, *, nonnegative_logits: bool) -> Positivity:
         """The sign of kappa on R, or on [0, inf) with ``nonnegative_logits``."""
         raise AssertionError("a function defines its positivity")
@@ -64,6 +89,7 @@ class Exp(Function):
     """kappa(x) = exp(x): softmax attention's function. No finite state."""
 
     name: ClassVar[str] = "exp"
+    logit_unit: ClassVar[float] = _LOG2_E
 
     @property
     def formula(self) -> str:
@@ -75,6 +101,16 @@ class Exp(Function):
         log_scale = log_scale.masked_fill(log_scale == -math.inf, 0.0)
         # 2**(x log2 e) is exp(x) to a rounding of x; some builds' exp is ten times slower where it underflows
         return torch.exp2((masked - log_scale[..., None]) * _LOG2_E), log_scale
+
+    def values(self, logits: Tensor) -> Tensor:
+        return logits.exp2_()  # several times faster than some builds' exp
+
+    def limit(self, dtype: torch.dtype) -> float:
+        # a weight is as wrong as its logit's last digit; and sums over many keys must not overflow
+        return _LARGEST_LOGIT[dtype]
+
+    def slope(self, logits: Tensor, values: Tensor) -> Tensor | float:
+        return values
 
     def positivity(self, *, nonnegative_logits: bool) -> Positivity:
         return Positivity.POSITIVE
@@ -117,12 +153,16 @@ class Series(Function):
         weights = weights * visible.to(weights.dtype)
         return weights if log_decay is None else weights * torch.exp(log_decay), log_scale
 
+    def values(self, logits: Tensor) -> Tensor:
+        return _horner(self.series, logits)
+
+    def slope(self, logits: Tensor, values: Tensor) -> Tensor | float:
+        slopes = [n * a for n, a in enumerate(self.series)][1:] or [0.0]
+        return _horner(slopes, logits) if len(slopes) > 1 else slopes[0]
+
     def shifted(self, center: Tensor, power: int) -> Tensor:
         r"""Coefficient of x^m in kappa(x - c): sum_{n>=m} a_n C(n, m) (-c)^{n-m}, as a tensor like ``center``."""
-        out = torch.zeros_like(center)
-        for n in range(self.degree, power - 1, -1):  # Horner in -c
-            out = out * -center + self.series[n] * math.comb(n, power)
-        return out
+        return _horner([self.series[n] * math.comb(n, power) for n in range(power, self.degree + 1)], -center)
 
     def positivity(self, *, nonnegative_logits: bool) -> Positivity:
         lowest, size = _minimum(self.series, nonnegative_only=nonnegative_logits)
@@ -278,3 +318,25 @@ def _require_integer(name: str, what: str, value: object, *, least: int, most: i
             f"{name}:{value} asks for the {what} {value!r}.\n  The {what} must be an integer from {least} to {most} "
             f"(beyond, coefficients leave float64), for instance {name}:2."
         )
+
+
+def _horner(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """``sum a_n x^n``, one pass over memory a degree; ``x`` itself for the polynomial x."""
+    *lower, last = coefficients
+    if not lower:
+        return torch.full_like(x, last)
+    if torch.compiler.is_compiling():  # which makes one pass of all by itself, and holds no tensors of ours
+        out = x * last + lower[-1]
+        for a in reversed(lower[:-1]):
+            out = out * x + a
+        return out
+    *lower_constants, first = _constants(tuple(lower), x.dtype, x.device)
+    out = x if last == 1.0 and lower[-1] == 0.0 else torch.add(first, x, alpha=last)
+    for constant in reversed(lower_constants):
+        out = torch.addcmul(constant, out, x)
+    return out
+
+
+@lru_cache(maxsize=256)
+def _constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(torch.tensor(each, dtype=dtype, device=device) for each in values)

@@ -22,7 +22,7 @@ Dimension key: B batch, H heads, T queries, V value dim.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -58,16 +58,25 @@ class Normalizer:
     #: Whether multiplying a row's weights by any positive number leaves the output as it is.
     is_scale_invariant: ClassVar[bool] = False
 
+    #: Whether the number of keys enters the output.
+    uses_count: ClassVar[bool] = False
+
     #: Whether a state must carry the log of the sum of exp(u) over keys, u = ``denominator_logit``.
     uses_log_denominator: ClassVar[bool] = False
 
     def __call__(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
-        out = self.apply(accumulator, inputs)
-        return out.masked_fill((accumulator.count <= 0)[..., None], 0.0)
+        is_empty = (accumulator.count <= 0)[..., None]  # such rows may hold anything, and gradients see it
+        seen = replace(accumulator, numerator=accumulator.numerator.masked_fill(is_empty, 0.0))
+        return self.apply(seen, inputs).masked_fill(is_empty, 0.0)
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         """The formula, for rows that see at least one key."""
         raise AssertionError("a normalizer defines apply")
+
+    @property
+    def rounds_once(self) -> bool:
+        """Whether half-precision sums give an output that is off by its own rounding and nothing else."""
+        return False
 
     @property
     def needs_nonnegative(self) -> bool:
@@ -127,6 +136,10 @@ class Sum(Normalizer):
         return not self.signed
 
     @property
+    def rounds_once(self) -> bool:
+        return self.eps == 0 and self.clamp is None
+
+    @property
     def cancels_sign(self) -> bool:
         return self.eps == 0 and self.clamp is None
 
@@ -143,16 +156,14 @@ class Sum(Normalizer):
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         denominator = accumulator.denominator
         assert denominator is not None
-        gauge = torch.exp(-accumulator.log_scale)
         if self.clamp is not None:
-            denominator = torch.maximum(denominator, self.clamp * gauge)
+            denominator = torch.maximum(denominator, self.clamp * torch.exp(-accumulator.log_scale))
         if self.eps:
-            denominator = denominator + self.eps * gauge
+            denominator = denominator + self.eps * torch.exp(-accumulator.log_scale)
         if self.detach:
             denominator = denominator.detach()
-        is_zero = (denominator == 0)[..., None]
-        quotient = accumulator.numerator / denominator[..., None].masked_fill(is_zero, 1.0)
-        return quotient.masked_fill(is_zero, 0.0)
+        # a finite number over infinity is zero, and so are its derivatives: a pass less over the numerator
+        return accumulator.numerator / denominator.masked_fill(denominator == 0, math.inf)[..., None]
 
 
 @dataclass(frozen=True)
@@ -166,6 +177,7 @@ class Length(Normalizer):
     learned_exponent: bool = field(default=False, metadata={"text": "learned"})
 
     name: ClassVar[str] = "length"
+    uses_count: ClassVar[bool] = True
 
     @property
     def learned(self) -> tuple[str, ...]:
@@ -246,12 +258,15 @@ class L2(Normalizer):
         object.__setattr__(self, "gain", _number("l2", "gain", self.gain, least=0.0, exclusive=True))
 
     @property
+    def rounds_once(self) -> bool:
+        return True
+
+    @property
     def formula(self) -> str:
         return "out = N / |N|" if self.gain == 1 else f"out = {self.gain:g} N / |N|"
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
-        direction = unit(accumulator.numerator)
-        return direction if self.gain == 1 else self.gain * direction
+        return unit(accumulator.numerator, self.gain)
 
 
 @dataclass(frozen=True)
@@ -270,6 +285,10 @@ class RMS(Normalizer):
     @property
     def learned(self) -> tuple[str, ...]:
         return ("norm_weight",) if self.weight else ()
+
+    @property
+    def rounds_once(self) -> bool:
+        return not self.weight
 
     @property
     def formula(self) -> str:
@@ -321,7 +340,7 @@ NORMALIZERS: dict[str, type[Normalizer]] = {
 
 
 def _standardized(x: Tensor) -> Tensor:
-    return math.sqrt(x.shape[-1]) * unit(x)
+    return unit(x, math.sqrt(x.shape[-1]))
 
 
 def _affine(x: Tensor, inputs: NormalizerInputs) -> Tensor:
