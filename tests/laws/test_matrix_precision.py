@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from laws.cases import by, draw
-from laws.checks import well_conditioned_rows
+from laws.checks import KERNELS, bound_of, well_conditioned_rows
 from laws.compare import error_ratio
 from laws.matrix import Composition, cells, gated, plain
 from laws.oracle import oracle
@@ -47,7 +47,9 @@ def test_error_ratio_of_every_cell(composition: Composition, dtype: torch.dtype)
         keep = well_conditioned_rows(mechanism, exact, is_causal=is_causal)
         expected = oracle(mechanism, exact, is_causal=is_causal) * keep
         for cell in [each for each in run if each.is_causal == is_causal]:
-            out = attend(mechanism, *given.qkv, **given.operands, **by(cell.method), is_causal=is_causal).output
-            assert out.dtype == dtype
-            found = error_ratio(out.double() * keep, expected)
-            assert found <= bound(composition, dtype), f"{cell}: {found:.1e}"
+            for kernel in KERNELS:
+                options = {**by(cell.method), "kernel": kernel, "is_causal": is_causal}
+                out = attend(mechanism, *given.qkv, **given.operands, **options).output
+                assert out.dtype == dtype
+                found = error_ratio(out.double() * keep, expected)
+                assert found <= bound_of(bound(composition, dtype), dtype, kernel), f"{cell} {kernel}: {found:.1e}"

@@ -5,11 +5,13 @@ Run: pytest tests/laws/test_precision.py -q
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
 from laws.cases import Inputs, by, draw, every, members, serving
-from laws.checks import RTOL, gradients, numbers, state_of, well_conditioned_rows
+from laws.checks import KERNELS, RTOL, bound_of, gradients, numbers, state_of, well_conditioned_rows
 from laws.compare import assert_close, assert_same, error_ratio
 from maclaurin import Mechanism, State, attend
 from maclaurin.algebra import parse
@@ -46,20 +48,34 @@ def test_dtype_contract(mechanism: Mechanism, dtype: torch.dtype, inputs: Inputs
                 assert error_ratio(one, other) <= 5e-7
 
 
+@pytest.mark.parametrize("mechanism", every())
+def test_outputs_alone_by_every_kernel(mechanism: Mechanism, inputs: Inputs) -> None:
+    """Without a state, which is always of wide factors, kernels may multiply narrow ones."""
+    given = inputs.of(mechanism).map(torch.Tensor.bfloat16)
+    exact = given.map(torch.Tensor.double)
+    keep = well_conditioned_rows(mechanism, exact, is_causal=True)
+    expected = attend(mechanism, *exact.qkv, **exact.operands, method="parallel").output
+    for method, kernel in product(serving(mechanism), KERNELS):
+        out = attend(mechanism, *given.qkv, **given.operands, **by(method), kernel=kernel).output
+        strict = BOUNDS[torch.bfloat16]
+        assert error_ratio(out * keep, expected * keep) <= bound_of(strict, torch.bfloat16, kernel), method
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("mechanism", members())
 def test_gradients_keep_the_dtype(mechanism: Mechanism, dtype: torch.dtype, seed: int) -> None:
     inputs = draw(seed, queries=11).of(mechanism)
-    for method in serving(mechanism):
+    for method, kernel in product(serving(mechanism), KERNELS):
         leaves = inputs.map(lambda each: each.to(dtype)).leaves()
         exact = leaves.map(torch.Tensor.double).leaves()
         keep = well_conditioned_rows(mechanism, exact, is_causal=True)
-        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method)).output.double() * keep
+        out = attend(mechanism, *leaves.qkv, **leaves.operands, **by(method), kernel=kernel).output.double() * keep
         found = gradients(out, leaves.tensors(), 1)
         out = attend(mechanism, *exact.qkv, **exact.operands, method="parallel").output * keep
         for one, other in zip(found, gradients(out, exact.tensors(), 1), strict=True):
             assert one.dtype == dtype
-            assert error_ratio(one, other) <= max(2 * BOUNDS[dtype], 1e-4)  # rows near |Z| = 1e-3 sum |w| dominate
+            strict = max(2 * BOUNDS[dtype], 1e-4)  # rows near |Z| = 1e-3 sum |w| dominate
+            assert error_ratio(one, other) <= bound_of(strict, dtype, kernel, passes=2)
 
 
 @pytest.mark.parametrize("mechanism", members())
@@ -69,8 +85,10 @@ def test_half_precision_continues_a_float32_state(mechanism: Mechanism, inputs: 
         first, rest = inputs.part(slice(0, 20), slice(0, 20)), inputs.part(slice(20, None), slice(20, None))
         state = attend(mechanism, *first.qkv, **first.operands, **by(method), return_state=True).state
         out = attend(mechanism, *rest.qkv, **rest.operands, **by(method), state=state).output
-        expected = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method)).output[:, :, 20:]
-        assert error_ratio(out, expected) <= 8e-3  # one rounding of bfloat16 either way, 2^-8
+        for kernel in KERNELS:
+            expected = attend(mechanism, *inputs.qkv, **inputs.operands, **by(method), kernel=kernel).output[:, :, 20:]
+            # one rounding of bfloat16 either way, 2^-8
+            assert error_ratio(out, expected) <= bound_of(8e-3, torch.bfloat16, kernel)
 
 
 @pytest.mark.parametrize("mechanism", members())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -14,9 +13,10 @@ from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.algebra.catalogue import mechanism_of
 from maclaurin.errors import ConfigError, MethodError, nearest
 from maclaurin.evaluate import chunked, fused, parallel, recurrent
+from maclaurin.evaluate.call import Call, Options
 from maclaurin.evaluate.packed import attend_packed
 from maclaurin.evaluate.pairs import largest_logit
-from maclaurin.evaluate.problem import Options, Problem, pose
+from maclaurin.evaluate.problem import Problem
 from maclaurin.evaluate.state import State
 
 
@@ -27,18 +27,20 @@ class _Evaluation(NamedTuple):
         accumulate: from a problem to its accumulator and state.
         refusal: why it cannot serve a mechanism, or None.
         has_chunks: whether it takes ``chunk_size`` and ``kernel``.
+        direct: from a call to its output ``[B, H, T, V]`` and state by a faster way, or None where it has none.
     """
 
     accumulate: Callable[..., tuple[Accumulator, State | None]]
     refusal: Callable[[Mechanism], str | None]
     has_chunks: bool = False
+    direct: Callable[..., tuple[Tensor, State | None] | None] | None = None
 
 
 _EVALUATIONS = {
     "parallel": _Evaluation(parallel.accumulate, lambda mechanism: None),
     "recurrent": _Evaluation(recurrent.accumulate, recurrent.refusal),
-    "chunked": _Evaluation(chunked.accumulate, chunked.refusal, has_chunks=True),
-    "fused": _Evaluation(fused.accumulate, fused.refusal, has_chunks=True),
+    "chunked": _Evaluation(chunked.accumulate, chunked.refusal, has_chunks=True, direct=chunked.direct),
+    "fused": _Evaluation(fused.accumulate, fused.refusal, has_chunks=True, direct=fused.direct),
 }
 _KERNELS = ("auto", "torch")
 
@@ -124,7 +126,7 @@ def attend(
         scale: of the logits; None: K ** -0.5 for the identity map (and inside a window), 1 for others. 0 is a scale.
         mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel and fused,
             without returned state). Applied together with ``is_causal``. Hidden keys and values may hold anything,
-            NaN included. Queries standing on hidden positions lose what is not finite in them.
+            NaN included. Queries standing on hidden positions lose what is not finite, or beyond 1e6, in them.
         cu_seqlens: bounds ``[N + 1]`` (int32 or int64, from 0 to T, never decreasing) of N documents that lie one after
             another in query, key, value and all that has their time; then B = 1, every document is attended to by
             itself, aligned to its own end, and a state has one row a document. Not together with ``mask``. One
@@ -209,23 +211,28 @@ def _evaluate(
     mechanism: Mechanism, how: _How, query: Tensor, key: Tensor, value: Tensor, options: Options
 ) -> AttentionOutput:
     """One batch."""
-    problem = pose(mechanism, query, key, value, options)
-    chosen = _choose(problem, how.method, return_diagnostics=how.return_diagnostics)
+    call = Call.of(mechanism, query, key, value, options)
+    chosen = _choose(call, how.method, return_diagnostics=how.return_diagnostics)
     chunks = _chunks(chosen, how.method, how.chunk_size, how.kernel)
-    _check_returns(problem, chosen, return_state=how.return_state, return_diagnostics=how.return_diagnostics)
-    accumulator, new_state = _EVALUATIONS[chosen].accumulate(problem, return_state=how.return_state, **chunks)
+    _check_returns(call, chosen, return_state=how.return_state, return_diagnostics=how.return_diagnostics)
+    evaluation = _EVALUATIONS[chosen]
+    if evaluation.direct is not None and how.kernel == "auto":
+        found = evaluation.direct(call, return_state=how.return_state, chunk_size=how.chunk_size)
+        if found is not None:
+            return AttentionOutput(found[0].to(query.dtype), found[1], None)
+    problem = Problem.of_call(call)
+    accumulator, new_state = evaluation.accumulate(problem, return_state=how.return_state, **chunks)
     out = normalize(problem, accumulator)
     diagnostics = _diagnose(problem, accumulator) if how.return_diagnostics else None
     return AttentionOutput(out.flatten(1, 2).to(problem.dtype), new_state, diagnostics)
 
 
-def _choose(problem: Problem, method: str, *, return_diagnostics: bool) -> str:
-    mechanism = problem.mechanism
+def _choose(call: Call, method: str, *, return_diagnostics: bool) -> str:
+    mechanism = call.mechanism
     if method == "auto":
-        is_plain = problem.pair_mask is None and not return_diagnostics
-        is_step = problem.state is not None and problem.num_queries == 1
-        pairs = math.prod(problem.queries.any.shape[:-1]) * problem.num_keys
-        wanted = ["recurrent"] if is_step else ["fused", "chunked"] if pairs > _MANY_PAIRS else []
+        is_plain = call.pair_mask is None and not return_diagnostics
+        is_step = call.state is not None and call.sizes.queries == 1
+        wanted = ["recurrent"] if is_step else ["fused", "chunked"] if call.num_pairs > _MANY_PAIRS else []
         able = [each for each in wanted if is_plain and _EVALUATIONS[each].refusal(mechanism) is None]
         return able[0] if able else "parallel"
     if method not in _EVALUATIONS:
@@ -258,16 +265,11 @@ def _chunks(chosen: str, asked: str, chunk_size: int | None, kernel: str) -> dic
 
 def normalize(problem: Problem, accumulator: Accumulator) -> Tensor:
     """The normalizer, and the output gate before or after it; ``[B, H, G, T, V]``."""
-    normalizer, gate = problem.mechanism.normalizer, problem.mechanism.gates.output
-    if gate is None or problem.output_gate is None:
-        return normalizer(accumulator, problem.inputs)
-    if gate.after:
-        return normalizer(accumulator, problem.inputs) * problem.output_gate
-    return normalizer(accumulator.gated(problem.output_gate), problem.inputs)
+    return problem.finish(accumulator)
 
 
-def _check_returns(problem: Problem, method: str, *, return_state: bool, return_diagnostics: bool) -> None:
-    if return_state and problem.pair_mask is not None:
+def _check_returns(call: Call, method: str, *, return_state: bool, return_diagnostics: bool) -> None:
+    if return_state and call.pair_mask is not None:
         raise MethodError(
             "attend: return_state was asked together with a mask [B, H, T, S], which leaves no one set of keys.\n"
             "  Use a mask [B, S] over keys, or leave return_state out."

@@ -12,10 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from torch import Tensor
+
 from maclaurin.algebra import Accumulator, Mechanism, Similarity
 from maclaurin.errors import MethodError
 from maclaurin.evaluate.block import accumulate_block, logits
 from maclaurin.evaluate.cache import Cache
+from maclaurin.evaluate.call import Call
+from maclaurin.evaluate.finite_state import attend_finite_state, is_served
 from maclaurin.evaluate.legality import moment_refusal
 from maclaurin.evaluate.operands import Queries, chunk_sizes
 from maclaurin.evaluate.past import accumulate_after_past
@@ -32,6 +36,19 @@ def refusal(mechanism: Mechanism) -> str | None:
     if mechanism.far is None and mechanism.similarity.is_centered:
         return "without a finite state the mean logit needs every pair before the first weight"
     return moment_refusal(mechanism)
+
+
+def direct(call: Call, *, return_state: bool, chunk_size: int | None) -> tuple[Tensor, State | None] | None:
+    """Output and state by a kernel for the whole call, or None where none serves.
+
+    Args:
+        call: what was asked.
+        return_state: whether the state is wanted.
+        chunk_size: C; None: what is fastest.
+    """
+    if call.mechanism.is_finite_state and is_served(call):
+        return attend_finite_state(call, return_state=return_state, chunk_size=chunk_size)
+    return None
 
 
 def accumulate(

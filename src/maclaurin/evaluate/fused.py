@@ -22,11 +22,14 @@ from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 from maclaurin.errors import MethodError
 from maclaurin.evaluate import flash
 from maclaurin.evaluate.cache import Cache
+from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.chunked import read_in_blocks
+from maclaurin.evaluate.finish import grouped
 from maclaurin.evaluate.operands import Queries
 from maclaurin.evaluate.pairs import Pairs, accumulate_pairs, log_denominator_of
 from maclaurin.evaluate.past import accumulate_after_past
 from maclaurin.evaluate.problem import Problem
+from maclaurin.evaluate.quadratic import attend_quadratically, is_served
 from maclaurin.evaluate.state import State
 
 #: Queries at a time where they must be taken in stretches.
@@ -40,6 +43,40 @@ def refusal(mechanism: Mechanism) -> str | None:
     if not isinstance(mechanism.similarity.function, Exp) or mechanism.similarity.clamp is not None:
         return f"softmax kernels weigh keys by exp of the logit, not by {mechanism.similarity.formula}"
     return None
+
+
+def direct(call: Call, *, return_state: bool, chunk_size: int | None) -> tuple[Tensor, State | None] | None:
+    """Output and state by a kernel for the whole call, or None where none serves.
+
+    Args:
+        call: what was asked.
+        return_state: whether the state is wanted.
+        chunk_size: queries at a time; None: what is fastest.
+    """
+    if return_state or not is_served(call):
+        return None
+    if call.product_dtype(return_state=return_state) == torch.bfloat16 and call.query.device.type == "cpu":
+        output = attend_quadratically(call, chunk_size=chunk_size)
+        if output is not None:
+            return output, None
+    is_whole = call.key_mask is None and call.key.shape[-1] == call.value.shape[-1]
+    if not (is_whole and call.mechanism.normalizer.forgets_row_scale):
+        return None
+    return _as_given(call), None
+
+
+def _as_given(call: Call) -> Tensor:
+    """Softmax's output, in the dtype of the inputs, as a numerator relative to a scale nobody knows."""
+    similarity, groups = call.mechanism.similarity, call.groups[1]
+    query, key, value = similarity.map.rounded(call.query), similarity.map.rounded(call.key), call.value
+    if (gate := call.operands.get("value_gate")) is not None:
+        value = (value * gate[..., None]).to(value.dtype)
+    if groups > 1:
+        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
+    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale[0])
+    one = torch.ones((), dtype=out.dtype, device=out.device)
+    numerator = grouped(out, 1, call.groups)
+    return call.finish(Accumulator(numerator, one, one, torch.zeros_like(one))).flatten(1, 2)
 
 
 def accumulate(

@@ -115,7 +115,7 @@ class Moments(TensorTree):
             visible_BS: bool; None for all.
             log_weight: log of a factor of each, ``[B, H, S]``; None for none.
         """
-        moments = self if self.key_reference is None else self._adopt(_first_visible(key_BHSK, visible_BS))
+        moments = self if self.key_reference is None else self.adopt(_first_visible(key_BHSK, visible_BS))
         powers, weight = moments._summands(key_BHSK, visible_BS, log_weight)
         weighted_value, mechanism = value_BHSV * weight, self.mechanism
         block = Moments(
@@ -149,7 +149,7 @@ class Moments(TensorTree):
             for held in self._sums:
                 held.mul_(factor.reshape(*factor.shape, *[1] * (held.ndim - 2)))
         if self.key_reference is not None:
-            adopted = self._adopt(_first_visible(key_BHSK, visible_BS)).key_reference
+            adopted = self.adopt(_first_visible(key_BHSK, visible_BS)).key_reference
             assert adopted is not None
             self.key_reference.copy_(adopted)
         powers, weight = self._summands(key_BHSK, visible_BS, log_weight)
@@ -186,7 +186,7 @@ class Moments(TensorTree):
         mine, theirs = self, other
         if mine.key_reference is not theirs.key_reference:
             assert mine.key_reference is not None and theirs.key_reference is not None
-            mine = mine._adopt(theirs.key_reference)
+            mine = mine.adopt(theirs.key_reference)
             assert mine.key_reference is not None
             theirs = theirs.rebase(mine.key_reference)
         return Moments(
@@ -253,7 +253,7 @@ class Moments(TensorTree):
         inner = (scaled @ mean[:, :, None, :, None])[..., 0]
         return inner, inner + offset
 
-    def _adopt(self, reference: Tensor) -> Moments:
+    def adopt(self, reference: Tensor) -> Moments:
         """Rows that have seen no key and have no reference take this one; their moments are zero about any."""
         assert self.key_reference is not None
         is_unset = (self.count == 0)[..., None] & (self.key_reference == 0).all(-1, keepdim=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from maclaurin.algebra import Mechanism
 from maclaurin.errors import ConfigError, DtypeError, MaskError, ShapeError, StateError
 from maclaurin.evaluate import checks
-from maclaurin.evaluate.problem import Options
+from maclaurin.evaluate.call import Options
 from maclaurin.evaluate.state import State
 
 #: Evaluates one ordinary batch: query, key, value and what else was given -> output, state, diagnostics.

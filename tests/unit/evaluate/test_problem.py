@@ -189,18 +189,18 @@ def test_default_scales() -> None:
 
 def test_learned_tensors_are_brought_to_the_accumulators_form() -> None:
     per_head = posed(text="layer".join(["exp/", ":weight:bias"]), norm_weight=torch.ones(6, 8), norm_bias=torch.ones(8))
-    assert per_head.inputs.weight.shape == (3, 2, 1, 8)
-    assert per_head.inputs.bias.shape == (8,)
-    assert posed(text="exp/length:learned", length_exponent=torch.ones(6)).inputs.length_exponent.shape == (3, 2, 1)
-    assert posed(text="exp/rms:weight").inputs.weight is None
+    assert per_head.finish.norm_weight.shape == (3, 2, 1, 8)
+    assert per_head.finish.norm_bias.shape == (8,)
+    assert posed(text="exp/length:learned", length_exponent=torch.ones(6)).finish.length_exponent.shape == (3, 2, 1)
+    assert posed(text="exp/rms:weight").finish.norm_weight is None
     mixed = posed(*(each.bfloat16() for each in qkv()), text="exp/rms:weight", norm_weight=torch.ones(8).double())
-    assert mixed.inputs.weight.dtype == torch.float32
+    assert mixed.finish.norm_weight.dtype == torch.float32
     assert posed(text="elu1/sum+window:4", far_log_weight=torch.zeros(6)).queries.far_log_weight.shape == (3, 2, 1)
 
 
 def test_gates_are_brought_to_the_form_of_what_they_multiply() -> None:
     for gate, shape in ((torch.ones(2, 6, 5), (2, 3, 2, 5, 1)), (torch.ones(2, 6, 5, 8), (2, 3, 2, 5, 8))):
-        assert posed(text="exp/sum+outgate", output_gate=gate).output_gate.shape == shape
+        assert posed(text="exp/sum+outgate", output_gate=gate).finish.output_gate.shape == shape
     gate = torch.full((2, 3, 7), 0.5)
     assert bool((posed(text="exp/sum+valuegate", value_gate=gate).keys.value == 0.5).all())
     decayed = posed(text="exp/sum+decay", log_decay=-gate)
