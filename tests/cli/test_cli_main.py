@@ -15,7 +15,7 @@ from maclaurin import __version__
 from maclaurin.cli import failure, main
 from maclaurin.errors import StoreError
 
-VERBS = ["study", "list", "show", "verify"]
+VERBS = ["study", "list", "show", "verify", "bench"]
 
 
 @pytest.mark.parametrize("words", [["--help"], ["-h"], *([verb, "--help"] for verb in VERBS)])
@@ -68,7 +68,7 @@ def test_console_script_and_module_are_one() -> None:
     ("words", "message"),
     [
         (["shwo"], "'shwo' is not a verb of maclaurin: did you mean 'show'?"),
-        (["zzzz"], "'zzzz' is not a verb of maclaurin: legal: study, list, show, verify"),
+        (["zzzz"], "'zzzz' is not a verb of maclaurin: legal: study, list, show, verify, bench"),
         (["list", "--jsn"], "--jsn is not an option of 'maclaurin list': did you mean '--json'?"),
         (["--vers"], "--vers is not an option of 'maclaurin': did you mean '--version'?"),
         (
@@ -172,7 +172,7 @@ def test_a_reader_who_leaves_is_no_error(words: list[str]) -> None:
 
 def test_errors_are_red_and_wrapped_on_a_terminal_only() -> None:
     wrong = "verb-of-forty-letters-that-does-not-exist"
-    plain = f"error: '{wrong}' is not a verb of maclaurin: legal: study, list, show, verify"
+    plain = f"error: '{wrong}' is not a verb of maclaurin: legal: study, list, show, verify, bench"
     code, lines = on_a_terminal(wrong)
     assert code == 2
     assert lines[0].startswith("\033[1;31merror:\033[0m ")

@@ -63,6 +63,7 @@ class _Verbs(TyperGroup):
 
 def _verbs() -> Any:
     """The command with every verb; a verb's file imports what it needs when it runs."""
+    from maclaurin.cli.bench import bench
     from maclaurin.cli.list import list_mechanisms
     from maclaurin.cli.show import show_mechanism
     from maclaurin.cli.study import study
@@ -81,6 +82,7 @@ def _verbs() -> Any:
     app.command("list", short_help="Every mechanism of the catalogue.")(list_mechanisms)
     app.command("show", short_help="One mechanism: formula, state, cost, methods, names.")(show_mechanism)
     app.command("verify", short_help="The laws of attention, on a mechanism or anyone's function.")(verify_target)
+    app.command("bench", short_help="Time and memory beside torch's attention and others'.")(bench)
     return get_command(app)
 
 
@@ -113,6 +115,7 @@ def _root(
       maclaurin list             every mechanism in the catalogue
       maclaurin show taylor-2    one of them: formula, state size, cost
       maclaurin verify exp/l2    the laws of attention, on it or on your function
+      maclaurin bench --quick    time and memory beside torch's attention
     """
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
