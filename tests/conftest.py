@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 import pytest
 import torch
 
@@ -11,6 +14,7 @@ from laws.refusals import is_built
 from laws.tally import Tally
 
 torch.set_num_threads(1)
+os.environ["MACLAURIN_CACHE"] = tempfile.mkdtemp()  # whatever someone has calibrated here decides no test
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -22,12 +22,16 @@ _PUBLIC = {
     "CATALOGUE": "maclaurin.algebra",
     "DecoderConfig": "maclaurin.nn",
     "DecoderLM": "maclaurin.nn",
+    "Explanation": "maclaurin.evaluate",
     "MaclaurinError": "maclaurin.errors",
     "Mechanism": "maclaurin.algebra",
     "Recipe": "maclaurin.algebra",
+    "Shape": "maclaurin.evaluate",
     "State": "maclaurin.evaluate",
     "Stepper": "maclaurin.evaluate",
     "attend": "maclaurin.evaluate",
+    "calibrate": "maclaurin.bench",
+    "explain": "maclaurin.evaluate",
     "mechanism": "maclaurin.algebra",
     "methods": "maclaurin.evaluate",
     "recipe": "maclaurin.algebra",
@@ -41,13 +45,17 @@ __all__ = [
     "AttentionOutput",
     "DecoderConfig",
     "DecoderLM",
+    "Explanation",
     "MaclaurinError",
     "Mechanism",
     "Recipe",
+    "Shape",
     "State",
     "Stepper",
     "__version__",
     "attend",
+    "calibrate",
+    "explain",
     "mechanism",
     "methods",
     "recipe",
@@ -56,8 +64,19 @@ __all__ = [
 
 if TYPE_CHECKING:
     from maclaurin.algebra import CATALOGUE, Accumulator, Mechanism, Recipe, mechanism, recipe
+    from maclaurin.bench import calibrate
     from maclaurin.errors import MaclaurinError
-    from maclaurin.evaluate import AttentionOutput, State, Stepper, attend, methods, stepper
+    from maclaurin.evaluate import (
+        AttentionOutput,
+        Explanation,
+        Shape,
+        State,
+        Stepper,
+        attend,
+        explain,
+        methods,
+        stepper,
+    )
     from maclaurin.nn import AttentionLayer, DecoderConfig, DecoderLM
 
 

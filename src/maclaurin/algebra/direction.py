@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from maclaurin.algebra.tracing import is_traced
+
 
 def unit(x: Tensor, length: float = 1.0) -> Tensor:
     r"""``length * x / ||x||_2`` over the last axis; a zero row gives zeros and zero gradient.
@@ -26,7 +28,7 @@ def unit(x: Tensor, length: float = 1.0) -> Tensor:
     """
     if x.shape[-1] == 0 or x.numel() == 0:
         return x
-    if torch.compiler.is_compiling():
+    if is_traced(x):
         peeled, norm, _ = _peeled(x)
         return peeled * (length / norm)
     found: Tensor = _Unit.apply(x, length)  # type: ignore[no-untyped-call]

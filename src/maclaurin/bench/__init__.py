@@ -4,21 +4,23 @@
 attention taken round by round, fractions of what the machine can do, and the lengths where one overtakes the other.
 """
 
+from maclaurin.bench.calibration import calibrate
 from maclaurin.bench.compare import compare
 from maclaurin.bench.crossover import crossover
 from maclaurin.bench.plan import Plan, quick
 from maclaurin.bench.result import Crossover, Memory, Result, Timing
-from maclaurin.bench.subject import Inputs, Shape, Subject
+from maclaurin.bench.subject import Dims, Inputs, Subject
 
 __all__ = [
     "Crossover",
+    "Dims",
     "Inputs",
     "Memory",
     "Plan",
     "Result",
-    "Shape",
     "Subject",
     "Timing",
+    "calibrate",
     "compare",
     "crossover",
     "quick",

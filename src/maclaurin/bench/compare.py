@@ -20,7 +20,7 @@ from maclaurin.bench import clock, memory, peer, roofline
 from maclaurin.bench.crossover import crossover
 from maclaurin.bench.plan import Plan
 from maclaurin.bench.result import Crossover, Memory, Result, Timing
-from maclaurin.bench.subject import REFERENCE, Inputs, Shape, Subject, cumulative, eager, operands_of, ours, sdpa
+from maclaurin.bench.subject import REFERENCE, Dims, Inputs, Subject, cumulative, eager, operands_of, ours, sdpa
 from maclaurin.errors import ConfigError, MaclaurinError, nearest
 from maclaurin.evaluate import attend
 
@@ -37,7 +37,7 @@ Progress = Callable[[int, int, str], None]
 class _Cell:
     work: str
     dtype: str
-    shape: Shape
+    shape: Dims
 
 
 @dataclass
@@ -128,7 +128,7 @@ def _cells(plan: Plan) -> Iterator[_Cell]:
         for work in plan.works:
             for dtype in plan.dtypes:
                 for head_size in plan.head_sizes:
-                    yield _Cell(work, dtype, Shape(plan.batch, plan.heads, length, head_size))
+                    yield _Cell(work, dtype, Dims(plan.batch, plan.heads, length, head_size))
 
 
 def _able(subjects: list[Subject], cell: _Cell) -> list[Subject]:
@@ -148,7 +148,7 @@ def _errors(plan: Plan, subjects: list[Subject]) -> dict[tuple[str, str, int], f
     found: dict[tuple[str, str, int], float | str] = {}
     for dtype in plan.dtypes:
         for head_size in plan.head_sizes:
-            inputs = Inputs.random(Shape(1, 2, _CHECKED, head_size), getattr(torch, dtype), plan.device)
+            inputs = Inputs.random(Dims(1, 2, _CHECKED, head_size), getattr(torch, dtype), plan.device)
             exact = Inputs(*(each.double() for each in inputs.all))
             for each in subjects:
                 operands: dict[str, Any] = {

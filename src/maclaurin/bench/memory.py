@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from maclaurin.bench.subject import Shape, Subject
+from maclaurin.bench.subject import Dims, Subject
 from maclaurin.errors import ConfigError
 
 _SHARE = 0.8  # of what is free: the rest is the machine's own
@@ -79,14 +79,14 @@ def available_bytes(device: str) -> int | None:
         return None
 
 
-def needed_bytes(subject: Subject, shape: Shape, dtype: torch.dtype, work: str) -> int:
+def needed_bytes(subject: Subject, shape: Dims, dtype: torch.dtype, work: str) -> int:
     """An estimate from above of what one call holds, from its sizes alone."""
     item_size = torch.empty((), dtype=dtype).element_size()
     times = 1 if work in ("forward", "decode") else 1 + _OF_TRAINING
     return item_size * (4 * shape.numbers + subject.held(shape)) * times
 
 
-def refuse_too_large(subject: Subject, shape: Shape, dtype: torch.dtype, work: str, free_bytes: int | None) -> None:
+def refuse_too_large(subject: Subject, shape: Dims, dtype: torch.dtype, work: str, free_bytes: int | None) -> None:
     """Refuse a call that would not fit, before anything is allocated.
 
     Raises:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from maclaurin.algebra import Mechanism, mechanism
-from maclaurin.bench.subject import Inputs, Shape, Subject
+from maclaurin.bench.subject import Dims, Inputs, Subject
 
 _CHUNK = 64
 
@@ -39,7 +39,7 @@ class Peer:
     function: str
     claims: str
     call: Callable[[Callable[..., Any], Inputs], Tensor]
-    held: Callable[[Shape], int]
+    held: Callable[[Dims], int]
     multiple: int = 1
 
 
@@ -129,15 +129,15 @@ def _flex(causal: Callable[..., Any], inputs: Inputs) -> Tensor:
     return output
 
 
-def _quadratic(shape: Shape) -> int:
+def _quadratic(shape: Dims) -> int:
     return 4 * shape.pairs + 4 * shape.numbers
 
 
-def _features(shape: Shape) -> int:
+def _features(shape: Dims) -> int:
     return 2 * shape.numbers * (shape.head_size + 2) + 4 * shape.numbers
 
 
-def _based_chunks(shape: Shape) -> int:
+def _based_chunks(shape: Dims) -> int:
     return 3 * shape.numbers * shape.head_size + shape.pairs // max(shape.length // 256, 1)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from maclaurin.algebra import Mechanism
 from maclaurin.bench.clock import Timer
-from maclaurin.bench.subject import Shape
+from maclaurin.bench.subject import Dims
 
 _BACKWARD_OF_CACHE = 3.5  # two products forward, five backward, the logits again among them
 _BACKWARD_OF_STATE = 4.0  # the same update and read-out once for each of three gradients
@@ -57,7 +57,7 @@ def measure(
     return Roofline(rates, 8 * copied / _seconds(lambda: target.copy_(source), timer, rounds))
 
 
-def useful_flops(mechanism: Mechanism, shape: Shape, work: str) -> float:
+def useful_flops(mechanism: Mechanism, shape: Dims, work: str) -> float:
     """Floating-point operations that causal attention needs in all: the fewer of its two forms.
 
     The quadratic form takes 2 (K + V) per visible pair, the state form what
@@ -73,7 +73,7 @@ def useful_flops(mechanism: Mechanism, shape: Shape, work: str) -> float:
     return min(totals)
 
 
-def step_bytes(mechanism: Mechanism, shape: Shape, item_size: int) -> float:
+def step_bytes(mechanism: Mechanism, shape: Dims, item_size: int) -> float:
     """Bytes that one decode step moves at least: a state read and written, or a cache read."""
     heads = shape.batch * shape.heads
     if mechanism.is_finite_state:
@@ -81,7 +81,7 @@ def step_bytes(mechanism: Mechanism, shape: Shape, item_size: int) -> float:
     return 2.0 * shape.head_size * shape.length * item_size * heads
 
 
-def fraction(roofline: Roofline, mechanism: Mechanism, shape: Shape, dtype: str, work: str, seconds: float) -> float:
+def fraction(roofline: Roofline, mechanism: Mechanism, shape: Dims, dtype: str, work: str, seconds: float) -> float:
     """Least time that the machine could take, over the time taken; below 1 unless the rate was measured too low."""
     if work == "decode":
         item_size = torch.empty((), dtype=getattr(torch, dtype)).element_size()

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from maclaurin.algebra import Mechanism, mechanism
 from maclaurin.errors import ConfigError
-from maclaurin.evaluate import attend, methods, stepper
+from maclaurin.evaluate import Shape, attend, methods, stepper
+from maclaurin.evaluate.plan import choose
 
 REFERENCE = "sdpa"
-_PAIRS_OF_AUTO = 1 << 26  # beyond so many pairs in a call, auto leaves the parallel form where it can
 
 
 @dataclass(frozen=True)
-class Shape:
+class Dims:
     """Sizes of one call: ``[batch, heads, length, head_size]`` for query, key and value alike."""
 
     batch: int
@@ -48,7 +48,7 @@ class Inputs:
     value: Tensor
 
     @staticmethod
-    def random(shape: Shape, dtype: torch.dtype, device: str, seed: int = 0) -> Inputs:
+    def random(shape: Dims, dtype: torch.dtype, device: str, seed: int = 0) -> Inputs:
         """Standard normal, the same for the same seed."""
         generator = torch.Generator().manual_seed(seed)
         sizes = (shape.batch, shape.heads, shape.length, shape.head_size)
@@ -82,7 +82,7 @@ class Subject:
     claims: Mechanism
     forward: Forward
     decode: Decode | None = None
-    held: Callable[[Shape], int] = field(default=lambda shape: 4 * shape.numbers)
+    held: Callable[[Dims], int] = field(default=lambda shape: 4 * shape.numbers)
     multiple: int = 1
 
 
@@ -104,7 +104,7 @@ def ours(text: str, method: str) -> Subject:
     if unknown:
         raise ConfigError(f"bench: {text} needs {', '.join(unknown)}, which bench does not make up.")
     label = text if method == "auto" else f"{text} ({method})"
-    return Subject(label, member, partial(_attend, member, method), partial(_step, member), _held(method, able))
+    return Subject(label, member, partial(_attend, member, method), partial(_step, member), _held(member, method))
 
 
 def sdpa() -> Subject:
@@ -167,12 +167,11 @@ def _step(member: Mechanism, inputs: Inputs) -> Callable[[], Tensor]:
     return lambda: step(*one, **now)
 
 
-def _held(method: str, able: list[str]) -> Callable[[Shape], int]:
-    leaves = method == "auto" and ("chunked" in able or "fused" in able)
-
-    def numbers(shape: Shape) -> int:
-        pairs = shape.pairs if method in ("auto", "parallel") else 0
-        return 4 * (min(pairs, _PAIRS_OF_AUTO) if leaves else pairs) + 8 * shape.numbers
+def _held(member: Mechanism, method: str) -> Callable[[Dims], int]:
+    def numbers(dims: Dims) -> int:
+        sizes = Shape(queries=dims.length, key_dim=dims.head_size, batch=dims.batch, heads=dims.heads)
+        chosen = choose(member, sizes).method if method == "auto" else method
+        return 4 * (dims.pairs if chosen == "parallel" else 0) + 8 * dims.numbers
 
     return numbers
 

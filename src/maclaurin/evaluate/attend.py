@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,41 +10,18 @@ from torch import Tensor
 
 from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.algebra.catalogue import mechanism_of
+from maclaurin.algebra.tracing import is_traced
 from maclaurin.errors import ConfigError, MethodError, nearest
-from maclaurin.evaluate import chunked, fused, parallel, recurrent
 from maclaurin.evaluate.call import Call, Options
+from maclaurin.evaluate.evaluations import EVALUATIONS, methods
 from maclaurin.evaluate.packed import attend_packed
 from maclaurin.evaluate.pairs import largest_logit
+from maclaurin.evaluate.plan import choose, choose_for_compiler, ways_of
 from maclaurin.evaluate.problem import Problem
+from maclaurin.evaluate.shape import Shape
 from maclaurin.evaluate.state import State
 
-
-class _Evaluation(NamedTuple):
-    """One way to compute a mechanism.
-
-    Args:
-        accumulate: from a problem to its accumulator and state.
-        refusal: why it cannot serve a mechanism, or None.
-        has_chunks: whether it takes ``chunk_size`` and ``kernel``.
-        direct: from a call to its output ``[B, H, T, V]`` and state by a faster way, or None where it has none.
-    """
-
-    accumulate: Callable[..., tuple[Accumulator, State | None]]
-    refusal: Callable[[Mechanism], str | None]
-    has_chunks: bool = False
-    direct: Callable[..., tuple[Tensor, State | None] | None] | None = None
-
-
-_EVALUATIONS = {
-    "parallel": _Evaluation(parallel.accumulate, lambda mechanism: None),
-    "recurrent": _Evaluation(recurrent.accumulate, recurrent.refusal),
-    "chunked": _Evaluation(chunked.accumulate, chunked.refusal, has_chunks=True, direct=chunked.direct),
-    "fused": _Evaluation(fused.accumulate, fused.refusal, has_chunks=True, direct=fused.direct),
-}
 _KERNELS = ("auto", "torch")
-
-#: Numbers in the logits of one call beyond which ``auto`` leaves the parallel form: 256 MB in float32.
-_MANY_PAIRS = 1 << 26
 
 
 class Diagnostics(NamedTuple):
@@ -68,17 +44,6 @@ class AttentionOutput(NamedTuple):
     output: Tensor
     state: State | None
     diagnostics: Diagnostics | None
-
-
-def methods(mechanism: Mechanism | str) -> dict[str, str | None]:
-    """Every evaluation, with None if it serves the mechanism and the reason if it does not.
-
-    Example:
-        >>> [name for name, reason in methods("taylor:2/sum").items() if reason is None]
-        ['parallel', 'recurrent', 'chunked']
-    """
-    mechanism = mechanism_of(mechanism)
-    return {name: each.refusal(mechanism) for name, each in _EVALUATIONS.items()}
 
 
 def attend(
@@ -120,8 +85,10 @@ def attend(
         value: ``[B, Hkv, S, V]``.
         method: ``parallel`` (the reference, O(T S)), ``recurrent`` (token by token), ``chunked`` (O(T) for finite
             states), ``fused`` (softmax's kernels, for ``exp``), or ``auto``: recurrent for one query on a given state,
-            otherwise parallel, and above 2**26 pairs fused or chunked where they serve. An explicit method that
-            cannot serve raises. All give equal results.
+            parallel for a mask per pair or diagnostics, otherwise what is predicted to be fastest
+            (:func:`maclaurin.explain` says what and why). An explicit method that cannot serve raises. All give equal
+            results: float32 and float64 to rounding; where bfloat16 inputs carry no state, fast paths multiply
+            bfloat16 factors and sum in float32, as torch's own attention does (within 1.1e-2 of the largest output).
         is_causal: query t sees key s only if s <= t + S - T (aligned to the end); keys of ``state`` always.
         scale: of the logits; None: K ** -0.5 for the identity map (and inside a window), 1 for others. 0 is a scale.
         mask: bool, True where a key may be seen: ``[B, S]`` over keys, or ``[B, 1 or H, T, S]`` (parallel and fused,
@@ -147,7 +114,7 @@ def attend(
         return_state: also return the state after every key.
         return_diagnostics: also return :class:`Diagnostics` (parallel only).
         chunk_size: tokens at a time, for ``chunked`` and where ``fused`` goes in stretches; None: by the mechanism.
-        kernel: ``auto``, or ``torch`` to keep to torch's public functions.
+        kernel: ``auto``, or ``torch`` to keep to torch's public functions and to products as wide as their sums.
 
     Returns:
         :class:`AttentionOutput`. A query that sees no key gets zeros and gives zero gradients. Half-precision inputs
@@ -212,33 +179,48 @@ def _evaluate(
 ) -> AttentionOutput:
     """One batch."""
     call = Call.of(mechanism, query, key, value, options)
-    chosen = _choose(call, how.method, return_diagnostics=how.return_diagnostics)
+    if is_traced(query, key, value):
+        chosen, ways = _choose_when_traced(call, how), []
+    else:
+        shape = call.shape(return_state=how.return_state)
+        chosen = _choose(mechanism, shape, how)
+        ways = ways_of(mechanism, shape, chosen, kernel=how.kernel, has_chunk_size=how.chunk_size is not None)
     chunks = _chunks(chosen, how.method, how.chunk_size, how.kernel)
     _check_returns(call, chosen, return_state=how.return_state, return_diagnostics=how.return_diagnostics)
-    evaluation = _EVALUATIONS[chosen]
-    if evaluation.direct is not None and how.kernel == "auto":
-        found = evaluation.direct(call, return_state=how.return_state, chunk_size=how.chunk_size)
-        if found is not None:
+    for way, _ in ways:
+        if way.direct is None:
+            break
+        if (found := way.direct(call, shape, how.chunk_size)) is not None:
             return AttentionOutput(found[0].to(query.dtype), found[1], None)
     problem = Problem.of_call(call)
-    accumulator, new_state = evaluation.accumulate(problem, return_state=how.return_state, **chunks)
+    accumulator, new_state = EVALUATIONS[chosen].accumulate(problem, return_state=how.return_state, **chunks)
     out = normalize(problem, accumulator)
     diagnostics = _diagnose(problem, accumulator) if how.return_diagnostics else None
     return AttentionOutput(out.flatten(1, 2).to(problem.dtype), new_state, diagnostics)
 
 
-def _choose(call: Call, method: str, *, return_diagnostics: bool) -> str:
-    mechanism = call.mechanism
-    if method == "auto":
-        is_plain = call.pair_mask is None and not return_diagnostics
-        is_step = call.state is not None and call.sizes.queries == 1
-        wanted = ["recurrent"] if is_step else ["fused", "chunked"] if call.num_pairs > _MANY_PAIRS else []
-        able = [each for each in wanted if is_plain and _EVALUATIONS[each].refusal(mechanism) is None]
-        return able[0] if able else "parallel"
-    if method not in _EVALUATIONS:
-        raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*_EVALUATIONS, 'auto'])}")
-    reason = _EVALUATIONS[method].refusal(mechanism)
-    if reason:
+def _choose(mechanism: Mechanism, shape: Shape, how: _How) -> str:
+    if how.method != "auto":
+        return _asked(mechanism, how.method)
+    return "parallel" if how.return_diagnostics else choose(mechanism, shape, kernel=how.kernel).method
+
+
+def _choose_when_traced(call: Call, how: _How) -> str:
+    if how.method != "auto":
+        return _asked(call.mechanism, how.method)
+    if call.pair_mask is not None or how.return_diagnostics or not torch.compiler.is_compiling():
+        return "parallel"
+    sizes = call.sizes
+    num_pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
+    is_step = call.state is not None and sizes.queries == 1
+    return choose_for_compiler(call.mechanism, is_step=is_step, num_pairs=num_pairs)
+
+
+def _asked(mechanism: Mechanism, method: str) -> str:
+    """The method, if it exists and serves."""
+    if method not in EVALUATIONS:
+        raise MethodError(f"attend: method={method!r} does not exist: {nearest(method, [*EVALUATIONS, 'auto'])}")
+    if reason := EVALUATIONS[method].refusal(mechanism):
         able = [name for name, why in methods(mechanism).items() if why is None]
         raise MethodError(
             f"attend: method={method!r} cannot serve {mechanism.describe()}: {reason}.\n"
@@ -253,7 +235,7 @@ def _chunks(chosen: str, asked: str, chunk_size: int | None, kernel: str) -> dic
         raise ConfigError(f"attend: chunk_size={chunk_size!r} is no number of tokens.\n  Give a whole number >= 1.")
     if kernel not in _KERNELS:
         raise ConfigError(f"attend: kernel={kernel!r} does not exist: {nearest(kernel, _KERNELS)}")
-    if _EVALUATIONS[chosen].has_chunks:
+    if EVALUATIONS[chosen].has_chunks:
         return {"chunk_size": chunk_size, "kernel": kernel}
     if chunk_size is not None and asked != "auto":
         raise ConfigError(

@@ -12,10 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from maclaurin.algebra import Mechanism, Series
+from maclaurin.algebra import Mechanism
 from maclaurin.evaluate import checks
 from maclaurin.evaluate.checks import Sizes
 from maclaurin.evaluate.finish import Finish, grouped
+from maclaurin.evaluate.shape import Shape, dtype_of_sums
 from maclaurin.evaluate.state import State
 
 #: Beyond this, logits of padding are not even formed.
@@ -117,18 +118,29 @@ class Call:
         """Of sums and states: float32 for half-precision inputs."""
         return dtype_of_sums(self.query.dtype)
 
-    def product_dtype(self, *, return_state: bool) -> torch.dtype:
-        """Of the factors of large products: bfloat16 for itself where nothing is lost but a few roundings of outputs.
-
-        States are sums that go on, a denominator that changes sign is a small difference of large sums, products of
-        three and more factors are rounded as often, and sums of products in float16 would overflow: all these have
-        factors as wide as their sums.
-        """
-        mechanism, function = self.mechanism, self.mechanism.similarity.function
-        can_vanish = mechanism.normalizer.uses_denominator and mechanism.positivity == "signed"
-        is_low = not isinstance(function, Series) or function.degree <= 2
-        is_narrow = self.query.dtype == torch.bfloat16 and self.state is None and not return_state
-        return torch.bfloat16 if is_narrow and is_low and not can_vanish else self.sum_dtype
+    def shape(self, *, return_state: bool = False) -> Shape:
+        """What does not depend on the tensors' values."""
+        sizes, state = self.sizes, self.state
+        tensors = (self.query, self.key, self.value, *self.operands.values())
+        wants = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        return Shape(
+            queries=sizes.queries,
+            key_dim=self.key.shape[-1],
+            batch=sizes.batch,
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            keys=sizes.keys,
+            value_dim=sizes.value_dim,
+            dtype=self.query.dtype,
+            device=self.query.device.type,
+            is_causal=self.is_causal,
+            has_key_mask=self.key_mask is not None,
+            has_pair_mask=self.pair_mask is not None,
+            has_state=state is not None,
+            cached=0 if state is None or state.cache is None else state.cache.key.shape[2],
+            returns_state=return_state,
+            wants_gradient=wants,
+        )
 
     @property
     def visible_count(self) -> Tensor:
@@ -138,12 +150,6 @@ class Call:
             return self.key_mask.to(self.sum_dtype).cumsum(-1)[:, None]
         count = torch.arange(1, length + 1, device=self.key.device, dtype=self.sum_dtype)
         return count.expand(batch, 1, length)
-
-    @property
-    def num_pairs(self) -> int:
-        """Logits of every query with every new key."""
-        sizes = self.sizes
-        return sizes.batch * sizes.heads * sizes.queries * sizes.keys
 
     @property
     def every_query_sees(self) -> bool:
@@ -186,11 +192,6 @@ class Call:
             return x
         hidden = F.pad(~self.key_mask, (rows - columns, 0))[:, None, :, None]  # a negative width crops
         return x.masked_fill(hidden & ~(x.abs() < _HUGE), 1.0)
-
-
-def dtype_of_sums(dtype: torch.dtype) -> torch.dtype:
-    """float64 for itself, float32 for everything narrower."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def _hidden_keys(call: Call) -> Tensor | None:

@@ -12,23 +12,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from torch import Tensor
-
 from maclaurin.algebra import Accumulator, Mechanism, Similarity
 from maclaurin.errors import MethodError
 from maclaurin.evaluate.block import accumulate_block, logits
 from maclaurin.evaluate.cache import Cache
-from maclaurin.evaluate.call import Call
-from maclaurin.evaluate.finite_state import attend_finite_state, is_served
 from maclaurin.evaluate.legality import moment_refusal
 from maclaurin.evaluate.operands import Queries, chunk_sizes
 from maclaurin.evaluate.past import accumulate_after_past
 from maclaurin.evaluate.problem import Problem
-from maclaurin.evaluate.scan import Stretch, scan
+from maclaurin.evaluate.scan import Stretch, chunk_of, scan
 from maclaurin.evaluate.state import State
 
 #: Chunk for keys that are read back block by block.
-_CACHE_CHUNK = 256
+CACHE_CHUNK = 256
 
 
 def refusal(mechanism: Mechanism) -> str | None:
@@ -36,19 +32,6 @@ def refusal(mechanism: Mechanism) -> str | None:
     if mechanism.far is None and mechanism.similarity.is_centered:
         return "without a finite state the mean logit needs every pair before the first weight"
     return moment_refusal(mechanism)
-
-
-def direct(call: Call, *, return_state: bool, chunk_size: int | None) -> tuple[Tensor, State | None] | None:
-    """Output and state by a kernel for the whole call, or None where none serves.
-
-    Args:
-        call: what was asked.
-        return_state: whether the state is wanted.
-        chunk_size: C; None: what is fastest.
-    """
-    if call.mechanism.is_finite_state and is_served(call):
-        return attend_finite_state(call, return_state=return_state, chunk_size=chunk_size)
-    return None
 
 
 def accumulate(
@@ -71,9 +54,10 @@ def accumulate(
             "for all.\n  Use a mask [B, S] over keys, or method='parallel'."
         )
     if problem.mechanism.is_finite_state:
-        return scan(problem, _stretches(problem, chunk_size or _chunk_size(problem)), return_state=return_state)
+        chunk = chunk_size or chunk_of(problem.mechanism, problem.key_dim)
+        return scan(problem, _stretches(problem, chunk), return_state=return_state)
     read = partial(read_in_blocks, problem.mechanism.similarity)
-    accumulator = accumulate_after_past(problem, read, chunk_size or _CACHE_CHUNK)
+    accumulator = accumulate_after_past(problem, read, chunk_size or CACHE_CHUNK)
     return accumulator, problem.initial_state().absorb(problem.keys) if return_state else None
 
 
@@ -88,13 +72,6 @@ def read_in_blocks(similarity: Similarity, queries: Queries, past: Sequence[Cach
         found = here if found is None else found.merge(here)
     assert found is not None
     return found
-
-
-def _chunk_size(problem: Problem) -> int:
-    """A power of two near the number of moments, where reading pairs and moments cost alike, and over the window."""
-    window = problem.mechanism.window
-    wanted = max(problem.mechanism.num_moments(problem.key_dim), 0 if window is None else window.width)
-    return max(64, min(256, 1 << (wanted - 1).bit_length()))
 
 
 def _stretches(problem: Problem, chunk_size: int) -> list[Stretch]:

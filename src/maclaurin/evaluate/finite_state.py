@@ -11,16 +11,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Series, log_decay_after
+from maclaurin.algebra import Mechanism, Series, log_decay_after
 from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.finish import grouped
 from maclaurin.evaluate.kernels.features import Features
 from maclaurin.evaluate.kernels.spans import Given, Plan, Result, attend_in_spans
 from maclaurin.evaluate.kernels.tiles import Cut
+from maclaurin.evaluate.legality import moment_refusal
 from maclaurin.evaluate.moments import Moments
 from maclaurin.evaluate.operands import Keys, Queries, map_visible
 from maclaurin.evaluate.problem import Problem
 from maclaurin.evaluate.scan import Stretch, scan
+from maclaurin.evaluate.shape import Shape
 from maclaurin.evaluate.state import State
 
 #: Numbers in a span's intermediate results by their bytes: few enough for caches, and for an allocator to keep for the
@@ -28,36 +30,34 @@ from maclaurin.evaluate.state import State
 _NUMBERS = {8: 1 << 19, 4: 1 << 20, 2: 1 << 22}
 
 
-def is_served(call: Call) -> bool:
-    """Whether the spans kernel computes this call."""
-    mechanism, sizes = call.mechanism, call.sizes
+def is_served(mechanism: Mechanism, shape: Shape) -> bool:
+    """Whether the spans kernel computes such calls."""
     far, normalizer = mechanism.far, mechanism.normalizer
     if far is None or mechanism.window is not None or normalizer.uses_log_denominator:
         return False
     assert isinstance(far.function, Series)
     if far.is_centered and (far.function.degree < 1 or mechanism.gates.decay):
         return False  # no key sum to center by; a mean that decays
-    if mechanism.gates.decay and (normalizer.uses_count or call.key_mask is not None):
+    if mechanism.gates.decay and (normalizer.uses_count or shape.has_key_mask):
         return False  # counts that decay
-    is_square = call.is_causal and sizes.queries == sizes.keys and call.pair_mask is None
-    return is_square and 0 not in (*call.query.shape, *call.value.shape) and not torch.compiler.is_compiling()
+    return moment_refusal(mechanism) is None and shape.is_triangle and not shape.is_empty
 
 
-def attend_finite_state(call: Call, *, return_state: bool, chunk_size: int | None) -> tuple[Tensor, State | None]:
+def attend_finite_state(call: Call, shape: Shape, chunk_size: int | None) -> tuple[Tensor, State | None]:
     """Output ``[B, H G, T, V]`` in the sums' or the inputs' dtype, and the state after every key if asked for."""
-    layout, dtype = _Layout(call), call.product_dtype(return_state=return_state)
+    layout, dtype = _Layout(call), shape.product_dtype(call.mechanism)
     plan = Plan(
         layout.similarity,
         layout.features,
         call.scale[1],
-        _cut(call, layout, dtype, chunk_size),
+        cut_of(call.mechanism, shape, chunk_size),
         layout.has_denominator,
         partial(_again, call, layout),
     )
     before, count = _moments_before(call), _count(call)
     result = attend_in_spans(plan, _given(call, layout, dtype, before, count))
     output = result.output.flatten(1, 2)
-    if not return_state:
+    if not shape.returns_state:
         return output, None
     return output, layout.state(result.state, _count_after(call, count), before.key_reference)
 
@@ -175,10 +175,11 @@ def _moments_before(call: Call) -> Moments:
     return moments.adopt(map_visible(far.map, first, ~visible.any(-1)[:, None, None]))
 
 
-def _cut(call: Call, layout: _Layout, dtype: torch.dtype, chunk_size: int | None) -> Cut:
+def cut_of(mechanism: Mechanism, shape: Shape, chunk_size: int | None = None) -> Cut:
     """Chunks that cost as much as reading moments, and spans whose intermediate results stay in cache."""
-    length, size, width = call.key.shape[2], layout.features.size, layout.value_dim
-    chunk = min(length, chunk_size or max(64, min(256, 1 << (size // 16 - 1).bit_length())))
-    per_token = 2 * size + 4 * layout.features.width + 3 * (chunk + width) + 3 * size * width // chunk
-    span = _NUMBERS[dtype.itemsize] // per_token
+    features = Features(mechanism.moment_orders, shape.width(mechanism))
+    size, width = features.size, shape.num_values
+    chunk = min(shape.queries, chunk_size or max(64, min(256, 1 << (size // 16 - 1).bit_length())))
+    per_token = 2 * size + 4 * features.width + 3 * (chunk + width) + 3 * size * width // chunk
+    span = _NUMBERS[shape.product_dtype(mechanism).itemsize] // per_token
     return Cut(chunk, max(chunk, span // chunk * chunk))

@@ -9,12 +9,11 @@ Dimension key: B batch, H key/value heads, G query heads per key/value head, T q
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from maclaurin.algebra import SOFTMAX, Accumulator, Exp, Mechanism
@@ -22,14 +21,11 @@ from maclaurin.algebra.accumulator import EMPTY_LOG_SCALE
 from maclaurin.errors import MethodError
 from maclaurin.evaluate import flash
 from maclaurin.evaluate.cache import Cache
-from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.chunked import read_in_blocks
-from maclaurin.evaluate.finish import grouped
 from maclaurin.evaluate.operands import Queries
 from maclaurin.evaluate.pairs import Pairs, accumulate_pairs, log_denominator_of
 from maclaurin.evaluate.past import accumulate_after_past
 from maclaurin.evaluate.problem import Problem
-from maclaurin.evaluate.quadratic import attend_quadratically, is_served
 from maclaurin.evaluate.state import State
 
 #: Queries at a time where they must be taken in stretches.
@@ -43,40 +39,6 @@ def refusal(mechanism: Mechanism) -> str | None:
     if not isinstance(mechanism.similarity.function, Exp) or mechanism.similarity.clamp is not None:
         return f"softmax kernels weigh keys by exp of the logit, not by {mechanism.similarity.formula}"
     return None
-
-
-def direct(call: Call, *, return_state: bool, chunk_size: int | None) -> tuple[Tensor, State | None] | None:
-    """Output and state by a kernel for the whole call, or None where none serves.
-
-    Args:
-        call: what was asked.
-        return_state: whether the state is wanted.
-        chunk_size: queries at a time; None: what is fastest.
-    """
-    if return_state or not is_served(call):
-        return None
-    if call.product_dtype(return_state=return_state) == torch.bfloat16 and call.query.device.type == "cpu":
-        output = attend_quadratically(call, chunk_size=chunk_size)
-        if output is not None:
-            return output, None
-    is_whole = call.key_mask is None and call.key.shape[-1] == call.value.shape[-1]
-    if not (is_whole and call.mechanism.normalizer.forgets_row_scale):
-        return None
-    return _as_given(call), None
-
-
-def _as_given(call: Call) -> Tensor:
-    """Softmax's output, in the dtype of the inputs, as a numerator relative to a scale nobody knows."""
-    similarity, groups = call.mechanism.similarity, call.groups[1]
-    query, key, value = similarity.map.rounded(call.query), similarity.map.rounded(call.key), call.value
-    if (gate := call.operands.get("value_gate")) is not None:
-        value = (value * gate[..., None]).to(value.dtype)
-    if groups > 1:
-        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
-    out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=call.scale[0])
-    one = torch.ones((), dtype=out.dtype, device=out.device)
-    numerator = grouped(out, 1, call.groups)
-    return call.finish(Accumulator(numerator, one, one, torch.zeros_like(one))).flatten(1, 2)
 
 
 def accumulate(
@@ -99,7 +61,8 @@ def accumulate(
         )
     forgets_scale = problem.mechanism.normalizer.forgets_row_scale
     if _is_one_call(problem) and (forgets_scale or has_log_scale):
-        return _one_call(problem, with_log_scale=not forgets_scale), state
+        softmax = flash.attend_normalized if kernel == "auto" else flash.attend_publicly
+        return _one_call(problem, softmax if forgets_scale else None), state
     if problem.pair_mask is not None:  # no kernel serves: the mask is of the size of the pairs anyway
         return accumulate_pairs(problem), state
     read = _read if has_log_scale else partial(read_in_blocks, problem.mechanism.similarity)
@@ -119,7 +82,7 @@ def _is_empty(queries: Queries, value_BHSV: Tensor) -> bool:
     return 0 in value_BHSV.shape or 0 in queries.any.shape[:-1]
 
 
-def _one_call(problem: Problem, *, with_log_scale: bool) -> Accumulator:
+def _one_call(problem: Problem, softmax: Callable[..., Tensor] | None) -> Accumulator:
     if problem.pair_mask is not None:
         pairs = Pairs.of(problem)
         found = _kernel(
@@ -127,7 +90,7 @@ def _one_call(problem: Problem, *, with_log_scale: bool) -> Accumulator:
             (pairs.key, pairs.value, None),
             is_causal=False,
             mask=pairs.visible,
-            with_log_scale=with_log_scale,
+            softmax=softmax,
         )
         count = pairs.visible.to(found.count.dtype).sum(-1).expand(found.count.shape)
         log_denominator = log_denominator_of(problem, found)
@@ -135,7 +98,7 @@ def _one_call(problem: Problem, *, with_log_scale: bool) -> Accumulator:
         cache = _every_key(problem)
         is_plain = problem.keys.visible is None and problem.state is None
         keys = (cache.key, cache.value, None if is_plain else _bias(cache.visible, None))
-        found = _kernel(problem.queries, keys, is_causal=problem.is_causal, mask=None, with_log_scale=with_log_scale)
+        found = _kernel(problem.queries, keys, is_causal=problem.is_causal, mask=None, softmax=softmax)
         counted = cache.visible.to(found.count.dtype)
         count = counted.cumsum(-1) if problem.is_causal else counted.sum(-1, keepdim=True)
         count = count[:, None, None].expand(found.count.shape)
@@ -169,7 +132,7 @@ def _read(queries: Queries, past: Sequence[Cache]) -> Accumulator:
     if _is_empty(queries, cache.value):
         return read_in_blocks(SOFTMAX, queries, (cache,))
     keys = (cache.key, cache.value, _bias(cache.visible, cache.log_weight))
-    found = _kernel(queries, keys, is_causal=False, mask=None, with_log_scale=True)
+    found = _kernel(queries, keys, is_causal=False, mask=None, softmax=None)
     weight = cache.visible.to(cache.value.dtype)[:, None]
     weight = weight if cache.log_weight is None else weight * torch.exp(cache.log_weight)
     sees = cache.visible.any(-1)[:, None, None, None].expand(found.count.shape)
@@ -186,11 +149,11 @@ def _kernel(
     *,
     is_causal: bool,
     mask: Tensor | None,
-    with_log_scale: bool,
+    softmax: Callable[..., Tensor] | None,
 ) -> Accumulator:
     """One call over ``(key, value, bias)``; the count and empty rows are the caller's.
 
-    Without a log scale the numerator is that of the softmax output, relative to a scale nobody knows.
+    With a function for softmax's output that is the numerator, relative to a scale nobody knows; without, the sums.
     """
     key, value, bias = keys
     assert queries.near is not None
@@ -206,24 +169,14 @@ def _kernel(
         query = query.flatten(2, 3)
     if mask is not None:
         mask = mask.expand(batch, kv_heads, groups, -1, -1).flatten(1, 2)
-    if with_log_scale:
+    if softmax is None:
         out, total, log_scale = flash.attend_with_log_scale(query, key, value, is_causal=is_causal, mask=mask)
     else:
-        out = _public(query, key, value, is_causal=is_causal, mask=mask)
+        out = softmax(query, key, value, is_causal=is_causal, mask=mask)
         total, log_scale = torch.ones_like(out[..., 0]), torch.zeros_like(out[..., 0])
     shape = (batch, kv_heads, groups, rows)
     total, log_scale = total.reshape(shape), log_scale.reshape(shape)
     return Accumulator(out.reshape(*shape, -1), total, torch.zeros_like(total), log_scale)
-
-
-def _public(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool, mask: Tensor | None) -> Tensor:
-    """The public function, on one head size: for two it forms every pair."""
-    width = max(query.shape[-1], value.shape[-1])
-    query, key, wide_value = (flash.widened(each, width) for each in (query, key, value))
-    out = F.scaled_dot_product_attention(
-        query, key, wide_value, attn_mask=flash.additive(mask, query), is_causal=is_causal, scale=1.0
-    )
-    return out[..., : value.shape[-1]]
 
 
 def _bias(visible_BS: Tensor, log_weight: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Similarity
+from maclaurin.algebra import Mechanism, Similarity
 from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.finish import grouped
 from maclaurin.evaluate.kernels.blocks import Given, LogitsTooLarge, Plan, attend_in_blocks
@@ -18,48 +18,52 @@ from maclaurin.evaluate.kernels.tiles import Cut
 from maclaurin.evaluate.operands import Keys, Queries
 from maclaurin.evaluate.pairs import accumulate_pairs
 from maclaurin.evaluate.problem import Problem
+from maclaurin.evaluate.shape import Shape
 
 #: Pairs of a block, on a CPU: what its second cache holds.
 _PAIRS = 1 << 19
 
 
-def is_served(call: Call) -> bool:
-    """Whether the blocks kernel computes this call, its logits permitting."""
-    mechanism, sizes = call.mechanism, call.sizes
+def is_served(mechanism: Mechanism, shape: Shape) -> bool:
+    """Whether the blocks kernel computes such calls, their logits permitting."""
     if mechanism.window is not None or mechanism.gates.decay or mechanism.normalizer.uses_log_denominator:
         return False
-    if mechanism.similarity.clamp is not None:
+    if mechanism.similarity.clamp is not None or shape.has_state or shape.returns_state:
         return False
-    is_square = call.is_causal and sizes.queries == sizes.keys and call.state is None and call.pair_mask is None
-    return is_square and 0 not in (*call.query.shape, *call.value.shape) and not torch.compiler.is_compiling()
+    return shape.is_triangle and not shape.is_empty
 
 
-def attend_quadratically(call: Call, *, chunk_size: int | None) -> Tensor | None:
+def attend_quadratically(call: Call, shape: Shape, chunk_size: int | None) -> tuple[Tensor, None] | None:
     """Output ``[B, H G, T, V]``, or None where a logit is too large for weights without a maximum taken from them."""
     similarity = call.mechanism.similarity
-    dtype = call.product_dtype(return_state=False)
+    dtype = shape.product_dtype(call.mechanism)
     given = _given(call, similarity, dtype)
     limit = similarity.function.limit(dtype)
     if abs(call.scale[0]) * _bound(given) <= limit:
         limit = float("inf")
     elif dtype != torch.bfloat16:
         return None  # where nothing is gained by looking closer
-    length = call.sizes.queries
-    chunk = min(length, chunk_size or (128 if length < 2048 else 256))
-    rows = chunk * call.groups[1]
     plan = Plan(
         similarity.function,
         call.mechanism.normalizer,
         call.scale[0],
-        Cut(chunk, max(1, _PAIRS // (rows * length)) * length),
+        cut_of(shape, chunk_size),
         limit,
         call.sum_dtype,
         partial(_again, call),
     )
     try:
-        return attend_in_blocks(plan, given).flatten(1, 2)
+        return attend_in_blocks(plan, given).flatten(1, 2), None
     except LogitsTooLarge:
         return None
+
+
+def cut_of(shape: Shape, chunk_size: int | None = None) -> Cut:
+    """Blocks of queries, and as many heads at a time as leave their pairs in cache."""
+    length = shape.queries
+    chunk = min(length, chunk_size or (128 if length < 2048 else 256))
+    rows = chunk * shape.heads // shape.kv_heads
+    return Cut(chunk, max(1, _PAIRS // (rows * length)) * length)
 
 
 def _given(call: Call, similarity: Similarity, dtype: torch.dtype) -> Given:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from maclaurin.algebra import Accumulator
+from maclaurin.algebra.tracing import is_transformed
 from maclaurin.evaluate.state import State
 from maclaurin.evaluate.tensor_tree import TensorTree
 
@@ -50,8 +51,8 @@ class Found(TensorTree):
 
 
 def wants_gradient(given: TensorTree) -> bool:
-    """Whether autograd is to follow work on ``given`` here and now; a graph being compiled sees to itself."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    """Whether autograd is to follow work on ``given`` here and now; compilers and transforms see to themselves."""
+    if torch.compiler.is_compiling() or is_transformed() or not torch.is_grad_enabled():
         return False
     return any(each.requires_grad for each in given.tensors())
 

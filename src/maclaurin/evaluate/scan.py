@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator
+from maclaurin.algebra import Accumulator, Mechanism
 from maclaurin.evaluate.operands import Keys, Queries
 from maclaurin.evaluate.pairs import accumulate_pairs
 from maclaurin.evaluate.problem import Problem
@@ -56,6 +56,13 @@ class _Given(TensorTree):
     queries: Queries
     keys: Keys
     state: State
+
+
+def chunk_of(mechanism: Mechanism, key_dim: int) -> int:
+    """A power of two near the number of moments, where reading pairs and moments cost alike, and over the window."""
+    window = mechanism.window
+    wanted = max(mechanism.num_moments(key_dim), 0 if window is None else window.width)
+    return max(64, min(256, 1 << (wanted - 1).bit_length()))
 
 
 def scan(problem: Problem, stretches: Sequence[Stretch], *, return_state: bool) -> tuple[Accumulator, State | None]:

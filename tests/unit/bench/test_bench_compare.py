@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from maclaurin import mechanism
-from maclaurin.bench import Inputs, Plan, Shape, Subject, compare, peer, quick
+from maclaurin.bench import Dims, Inputs, Plan, Subject, compare, peer, quick
 from maclaurin.bench.clock import wall_time
 from maclaurin.bench.peer import PEERS, Peer, absent, subjects_of
 from maclaurin.bench.roofline import Roofline, fraction, measure, step_bytes, useful_flops
@@ -27,7 +27,7 @@ TINY = Plan(
     rounds=1,
     without=("attn-gym flex", "fla naive recurrent"),
 )
-SHAPE = Shape(1, 2, 256, 8)
+SHAPE = Dims(1, 2, 256, 8)
 
 
 @pytest.fixture(autouse=True)
@@ -113,7 +113,7 @@ def test_subjects_compute_what_they_claim(subject: Subject) -> None:
 @pytest.mark.parametrize("text", ["exp/l2", "taylor:2/sum", "power:1/rms+decay+outgate:after", "exp:clamp=5/cumgate"])
 def test_ours_run_with_what_they_read(text: str) -> None:
     subject = ours(text, "auto")
-    inputs = Inputs.random(Shape(1, 2, 8, 4), torch.float32, "cpu")
+    inputs = Inputs.random(Dims(1, 2, 8, 4), torch.float32, "cpu")
     assert subject.forward(inputs).isfinite().all()
     assert subject.decode is not None
     assert subject.decode(inputs)().shape == (1, 2, 1, 4)
@@ -121,14 +121,14 @@ def test_ours_run_with_what_they_read(text: str) -> None:
 
 def test_useful_work() -> None:
     softmax, linear = mechanism("exp/sum"), mechanism("elu1/sum")
-    assert useful_flops(softmax, Shape(1, 1, 1000, 64), "forward") == pytest.approx(2 * 1000 * 64 * 1000, rel=2e-3)
-    assert useful_flops(linear, Shape(1, 1, 8, 64), "forward") == useful_flops(softmax, Shape(1, 1, 8, 64), "forward")
-    long = Shape(1, 1, 100_000, 16)
+    assert useful_flops(softmax, Dims(1, 1, 1000, 64), "forward") == pytest.approx(2 * 1000 * 64 * 1000, rel=2e-3)
+    assert useful_flops(linear, Dims(1, 1, 8, 64), "forward") == useful_flops(softmax, Dims(1, 1, 8, 64), "forward")
+    long = Dims(1, 1, 100_000, 16)
     assert useful_flops(linear, long, "forward") < useful_flops(softmax, long, "forward") / 50
     assert useful_flops(linear, long, "training") == 4 * useful_flops(linear, long, "forward")
-    assert step_bytes(softmax, Shape(1, 1, 100, 16), 2) == 2 * 16 * 100 * 2
-    assert step_bytes(linear, Shape(1, 1, 100, 16), 2) == step_bytes(linear, Shape(1, 1, 9, 16), 2)
-    assert fraction(Roofline({"float32": 1e9}, 1e9), softmax, Shape(1, 1, 1, 4), "float32", "forward", 16e-9) == 1.0
+    assert step_bytes(softmax, Dims(1, 1, 100, 16), 2) == 2 * 16 * 100 * 2
+    assert step_bytes(linear, Dims(1, 1, 100, 16), 2) == step_bytes(linear, Dims(1, 1, 9, 16), 2)
+    assert fraction(Roofline({"float32": 1e9}, 1e9), softmax, Dims(1, 1, 1, 4), "float32", "forward", 16e-9) == 1.0
 
 
 def test_rates_are_positive() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from maclaurin.bench import Plan, Shape, compare
+from maclaurin.bench import Dims, Plan, compare
 from maclaurin.bench.memory import available_bytes, needed_bytes, peak_bytes, refuse_too_large, saved_bytes
 from maclaurin.bench.subject import eager, ours, sdpa
 from maclaurin.errors import ConfigError
@@ -26,7 +26,7 @@ def test_peak_is_at_least_a_large_buffer() -> None:
 
 
 def test_the_quadratic_form_needs_its_logits() -> None:
-    shape = Shape(1, 2, 1000, 16)
+    shape = Dims(1, 2, 1000, 16)
     assert needed_bytes(eager(), shape, torch.float32, "forward") >= 2 * 1000 * 1000 * 4
     assert needed_bytes(sdpa(), shape, torch.float32, "forward") < 2 * 1000 * 1000 * 4
     assert needed_bytes(eager(), shape, torch.float32, "training") > needed_bytes(
@@ -38,7 +38,7 @@ def test_the_quadratic_form_needs_its_logits() -> None:
 
 
 def test_too_large_is_refused_and_what_fits_is_not() -> None:
-    shape = Shape(1, 8, 65536, 64)
+    shape = Dims(1, 8, 65536, 64)
     with pytest.raises(ConfigError, match=r"eager at length 65,536 .* 8\.0 GiB are free") as caught:
         refuse_too_large(eager(), shape, torch.float32, "forward", 8 << 30)
     assert "--length" in str(caught.value)

@@ -10,12 +10,17 @@ import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from laws.cases import draw
 from laws.compare import assert_close, assert_same
 from maclaurin import Mechanism, State, attend, mechanism, methods
-from maclaurin.algebra import CallableMap, Length, Power, Similarity
+from maclaurin.algebra import CallableMap, Length, Power, Similarity, parse
 from maclaurin.errors import ConfigError, GrammarError, MechanismError, MethodError
+from maclaurin.evaluate.evaluations import EVALUATIONS
+from maclaurin.evaluate.plan import forget
+from maclaurin.evaluate.plan.costs import Costs
+from maclaurin.evaluate.plan.ways import Counted, Way
 
 Q, K, V = draw(0, queries=6).qkv
 
@@ -82,26 +87,82 @@ def test_a_state_of_an_order_that_moments_cannot_hold() -> None:
     assert attend("taylor:8/sum", Q, K, V).output.shape == (2, 6, 6, 7)
 
 
-def test_auto_is_recurrent_for_one_query_on_a_state_and_parallel_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    from maclaurin.evaluate import attend as door
-
-    module = inspect.getmodule(door)
-    used = []
-    for name, evaluation in list(module._EVALUATIONS.items()):
+def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The methods whose accumulators are called from now on."""
+    found: list[str] = []
+    for name, evaluation in list(EVALUATIONS.items()):
 
         def spy(problem, name=name, function=evaluation.accumulate, **options):
-            used.append(name)
+            found.append(name)
             return function(problem, **options)
 
-        monkeypatch.setitem(module._EVALUATIONS, name, evaluation._replace(accumulate=spy))
+        monkeypatch.setitem(EVALUATIONS, name, evaluation._replace(accumulate=spy))
+    return found
+
+
+def test_auto_is_recurrent_for_one_query_on_a_state_and_parallel_where_only_that_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     state = attend("taylor:2/sum", Q, K, V, return_state=True).state
     pairs = torch.ones(2, 1, 1, 1, dtype=torch.bool)
+    found = used(monkeypatch)
     attend("taylor:2/sum", one(Q), one(K), one(V), state=state)
-    attend("taylor:2/sum", one(Q), one(K), one(V))
-    attend("taylor:2/sum", Q, K, V, state=state)
     attend("taylor:2/sum", one(Q), one(K), one(V), state=state, mask=pairs)
     attend("taylor:2/sum", one(Q), one(K), one(V), state=state, return_diagnostics=True)
-    assert used == ["parallel", "recurrent", "parallel", "parallel", "parallel", "parallel"]
+    attend("taylor:2/sum", Q[:, :, :0], K[:, :, :0], V[:, :, :0])
+    assert found == ["recurrent", "parallel", "parallel", "parallel"]
+
+
+@pytest.mark.parametrize("text", ["exp/l2", "elu1/sum", "taylor:2@mean/sum"])
+def test_auto_goes_where_the_plan_says(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Every method in turn is made the cheapest."""
+    mechanism = parse(text)
+    able = [name for name, reason in methods(mechanism).items() if reason is None]
+    expected = attend(text, Q, K, V, method="parallel").output
+    found = used(monkeypatch)
+    for wanted in able:
+
+        def predict(costs: Costs, way: Way, counted: Counted, wanted: str = wanted) -> float:
+            return float(way.method != wanted)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Costs, "predict", predict)
+            forget()
+            output = attend(text, Q, K, V, kernel="torch").output
+        forget()
+        assert_close(output, expected, rtol=1e-12)  # the same in another order, float64
+    assert found == able
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")  # torch's own rules for forward mode are written in it
+@pytest.mark.parametrize("text", ["exp/l2", "exp/sum", "elu1/sum", "cosine/l2", "taylor:2@mean/sum"])
+def test_auto_under_transforms(text: str) -> None:
+    """vmap, grad and jvp of torch.func, forward mode: operations that all of them follow."""
+
+    def loss(x: Tensor) -> Tensor:
+        return attend(text, x, K, V).output.pow(3).sum()
+
+    plain = Q.clone().requires_grad_()
+    loss(plain).backward()
+    assert_close(torch.func.grad(loss)(Q), plain.grad, rtol=1e-12)  # the same products in another order, float64
+    direction = torch.ones_like(Q)
+    along = (plain.grad * direction).sum()
+    assert_close(torch.func.jvp(loss, (Q,), (direction,))[1], along, rtol=1e-11)  # a sum that cancels a digit
+    with torch.autograd.forward_ad.dual_level():
+        dual = loss(torch.autograd.forward_ad.make_dual(Q, direction))
+        assert_close(torch.autograd.forward_ad.unpack_dual(dual).tangent, along, rtol=1e-11)
+    both = torch.func.vmap(lambda x: attend(text, x, K, V).output)(torch.stack([Q, -Q]))
+    assert_close(both[1], attend(text, -Q, K, V).output, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["auto", "chunked", "fused"])
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+def test_scales_that_are_not_positive(method: str, scale: float) -> None:
+    """A kernel that multiplies its mask by the scale hides nothing."""
+    x = torch.randn(2, 6, 40, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
+    for text in ("exp/sum", "exp/l2"):
+        expected = attend(text, x, x, x, scale=scale, method="parallel").output
+        assert_close(attend(text, x, x, x, scale=scale, method=method).output, expected, rtol=1e-12)
 
 
 def test_a_pair_mask_has_no_state() -> None:

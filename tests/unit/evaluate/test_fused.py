@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from laws.compare import assert_close
 from maclaurin import attend, methods
 from maclaurin.errors import MethodError
 from maclaurin.evaluate import flash
@@ -154,6 +155,31 @@ def test_what_is_refused() -> None:
     mask = torch.ones(1, 1, 5, 5, dtype=torch.bool)
     with pytest.raises(MethodError, match="together with decay"):
         attend("exp/sum+decay", q, q, q, log_decay=-torch.ones(1, 1, 5), mask=mask, method="fused")
-    out = attend("exp/length", q, q, q, method="fused").output
-    with pytest.raises(MethodError, match="gradient of a gradient"):
-        torch.autograd.grad(out.sum(), q, create_graph=True)
+
+
+@pytest.mark.parametrize("text", ["exp/sum", "exp/l2+valuegate", "exp/length", "exp/sum+decay"])
+def test_the_gradient_of_a_gradient(text: str) -> None:
+    inputs = [draw(2, 3, 9, 4, seed=each) for each in (1, 2, 3)]
+    operands = {"value_gate": draw(2, 3, 9, seed=4)} if "valuegate" in text else {}
+    if "decay" in text:
+        operands["log_decay"] = -draw(2, 3, 9, seed=5).square()
+    seconds = []
+    for method in ("fused", "parallel"):
+        out = attend(text, *inputs, method=method, **operands).output
+        leaves = [*inputs, *(each for each in operands.values() if each.is_leaf)]
+        first = torch.autograd.grad(out.pow(3).sum(), leaves, create_graph=True)
+        seconds.append(torch.autograd.grad(sum(each.square().sum() for each in first), leaves))
+    for found, wanted in zip(*seconds, strict=True):
+        assert_close(found, wanted, rtol=1e-11)  # float64, some hundred products one after another
+
+
+def test_a_mask_and_two_head_sizes_have_second_gradients_too() -> None:
+    q, k, v = draw(1, 2, 6, 4, seed=1), draw(1, 2, 6, 4, seed=2), draw(1, 2, 6, 7, seed=3)
+    mask = torch.rand(1, 1, 6, 6, generator=torch.Generator().manual_seed(0)) < 0.6
+    seconds = []
+    for method in ("fused", "parallel"):
+        out = attend("exp/sum", q, k, v, method=method, mask=mask).output
+        (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+        seconds.append(torch.autograd.grad(first.square().sum(), (q, k, v)))
+    for found, wanted in zip(*seconds, strict=True):
+        assert_close(found, wanted, rtol=1e-11)
