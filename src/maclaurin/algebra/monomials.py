@@ -65,6 +65,15 @@ def monomials(x: Tensor, order: int) -> tuple[Tensor, ...]:
     return tuple(levels)
 
 
+def multisets(dim: int, order: int) -> tuple[tuple[int, ...], ...]:
+    """The sorted index tuples I of the monomials of ``order`` in ``dim`` variables, in the order of phi_n.
+
+    >>> multisets(2, 2)
+    ((0, 0), (0, 1), (1, 1))
+    """
+    return tuple(_multisets(dim, order))
+
+
 def symmetric_product(a: Tensor, b: Tensor, dim: int, order_a: int, order_b: int) -> Tensor:
     r"""Product of the symmetric algebra, so that phi_n(x + y) = sum_j symmetric_product(phi_j(x), phi_{n-j}(y)).
 

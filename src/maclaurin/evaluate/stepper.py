@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -12,11 +13,12 @@ from maclaurin.algebra import Mechanism
 from maclaurin.algebra.catalogue import mechanism_of
 from maclaurin.errors import ShapeError, StateError
 from maclaurin.evaluate import checks
-from maclaurin.evaluate.attend import normalize
 from maclaurin.evaluate.cache import Cache, owned
+from maclaurin.evaluate.call import Call, Options
+from maclaurin.evaluate.decode import Decoder, FusedMoments, Token
 from maclaurin.evaluate.log_denominator import followed_log_denominator, log_sum_of
 from maclaurin.evaluate.operands import Keys, map_visible
-from maclaurin.evaluate.problem import Options, pose
+from maclaurin.evaluate.problem import Problem
 from maclaurin.evaluate.state import State
 
 #: Learned tensors of shape ``[H]``.
@@ -91,10 +93,17 @@ class Stepper:
         _check(mechanism, state, scale, learned)
         self.mechanism = mechanism
         self._scale, self._learned = scale, {name: each for name, each in learned.items() if each is not None}
-        self._cache = None if state.cache is None else state.cache.buffer()
-        self._moments = None if state.moments is None else state.moments.map_tensors(owned)
-        self._log_denominator = None if state.log_denominator is None else owned(state.log_denominator)
-        self._accepted: tuple[object, ...] | None = None  # sizes, dtype and device that were found to fit the state
+        self._fused: FusedMoments | None = None  # all moments, where they are the whole state but for one number
+        with _writable_in_any_mode():
+            self._cache = None if state.cache is None else state.cache.buffer()
+            self._moments = None if state.moments is None else state.moments.map_tensors(owned)
+            self._log_denominator = None if state.log_denominator is None else owned(state.log_denominator)
+            if self._moments is not None and self._cache is None and self._moments.key_reference is None:
+                self._fused = FusedMoments.of(self._moments)
+                self._moments = self._fused.moments
+        self._signature: list[object] | None = None  # of tokens that were checked and fit the state,
+        self._call: Call | None = None  # the first of them,
+        self._decoder: Decoder | None = None  # and what absorbs and answers them where moments are fused
 
     @property
     def state(self) -> State:
@@ -137,25 +146,48 @@ class Stepper:
             StateError: sizes or a dtype that are not those of the state.
             ConfigError, DtypeError: see ``attend``; as there, a look at ``log_decay`` waits for the device.
         """
-        for name, each in (("query", query), ("key", key)):
+        token = Token(query, key, value, log_decay, value_gate, output_gate, denominator_logit)
+        if not torch.is_autocast_enabled(query.device.type):
+            return self._step(token)
+        with torch.autocast(query.device.type, enabled=False):
+            return self._step(token)
+
+    def _step(self, token: Token) -> Tensor:
+        """Check what may have changed since the last token, then absorb and answer this one."""
+        signature = _signature(token)
+        if signature is None or signature != self._signature:
+            self._accept(token, signature)
+        elif token.log_decay is not None:
+            assert self._call is not None
+            checks.check_log_decay(token.log_decay.to(self._call.sum_dtype))
+        return self._by_parts(token) if self._decoder is None else self._decoder(token)
+
+    def _accept(self, token: Token, signature: list[object] | None) -> None:
+        """Check all that ``attend`` checks, and get ready for tokens that look like this one."""
+        for name, each in (("query", token.query), ("key", token.key)):
             if each.ndim == 4 and each.shape[2] != 1:
                 raise ShapeError(
                     f"step: {name} {tuple(each.shape)} has {each.shape[2]} tokens on its time, dimension 2.\n"
                     "  A step takes one, [B, H, 1, K]; give a prompt to attend(..., return_state=True) first."
                 )
-        operands = {
-            "log_decay": log_decay,
-            "value_gate": value_gate,
-            "output_gate": output_gate,
-            "denominator_logit": denominator_logit,
-            **self._learned,
-        }
-        with torch.autocast(query.device.type, enabled=False):
-            problem = pose(self.mechanism, query, key, value, Options(scale=self._scale, operands=operands))
-            self._check_sizes(problem.keys)
-            self._absorb(problem.keys)
-            out = normalize(problem, self._view().read(problem.queries))
-            return out.flatten(1, 2).to(problem.dtype)
+        options = Options(scale=self._scale, state=self._view(), operands={**token.operands, **self._learned})
+        call = replace(Call.of(self.mechanism, token.query, token.key, token.value, options), state=None)
+        decoder = None
+        if self._fused is not None:
+            with _writable_in_any_mode():
+                decoder = Decoder(self._fused, self._log_denominator, call, self._learned)
+        self._signature, self._call, self._decoder = signature, call, decoder
+
+    def _by_parts(self, token: Token) -> Tensor:
+        """A step by the same parts as ``attend``: maps, cache, moments, normalizer."""
+        assert self._call is not None
+        dtype, given = self._call.sum_dtype, {**token.operands, **self._learned}
+        operands = {name: each.to(dtype) for name, each in given.items() if each is not None}
+        call = replace(self._call, query=token.query, key=token.key, value=token.value, operands=operands)
+        problem = Problem.of_call(call)
+        self._absorb(problem.keys)
+        out = problem.finish(self._view().read(problem.queries))
+        return out.flatten(1, 2).to(problem.dtype)
 
     def _absorb(self, keys: Keys) -> None:
         """``State.absorb`` of one visible key, in place."""
@@ -182,12 +214,20 @@ class Stepper:
         cache = None if self._cache is None else self._cache.entries
         return State(self.mechanism, cache, self._moments, self._log_denominator)
 
-    def _check_sizes(self, keys: Keys) -> None:
-        """The state fits; looked at again only when something other than the last time comes."""
-        found = (*keys.key.shape, keys.value.shape[-1], keys.value.dtype, keys.value.device)
-        if found != self._accepted:
-            checks.check_state(self.mechanism, self._view(), keys.key, keys.value)
-            self._accepted = found
+
+def _signature(token: Token) -> list[object] | None:
+    """What decides whether a token is checked anew; None for something that is no tensor."""
+    try:
+        return [each if each is None else (each.shape, each.dtype, each.device) for each in token]
+    except AttributeError:
+        return None
+
+
+@contextmanager
+def _writable_in_any_mode() -> Iterator[None]:
+    """What is made here may be written to with and without inference mode."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 def _check(mechanism: Mechanism, state: State, scale: float | None, learned: Mapping[str, Tensor | None]) -> None:

@@ -290,4 +290,4 @@ def test_the_comparison_here_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Moments, "absorb_in_place", forgets_to_decay)
     with pytest.raises(AssertionError, match="output: deviation"):
-        test_steps_are_the_recurrent_evaluation(parse("power:2/sum+decay"), 3)
+        test_steps_are_the_recurrent_evaluation(parse("taylor:2@mean/sum+decay+window:3"), 3)
