@@ -67,7 +67,7 @@ def choose_for_compiler(mechanism: Mechanism, *, is_step: bool, num_pairs: int) 
 def ways_of(
     mechanism: Mechanism, shape: Shape, method: str, *, kernel: str = "auto", has_chunk_size: bool = False
 ) -> list[Predicted]:
-    """The ways of a method that serve a call, cheapest first; none if the method does not serve.
+    """The ways of a method that serve a call, its kernels before its loop, cheapest first; none if it does not serve.
 
     Args:
         mechanism: to evaluate.
@@ -96,7 +96,8 @@ def forget() -> None:
 def _predicted(mechanism: Mechanism, shape: Shape, method: str, threads: int) -> list[Predicted]:
     costs, counted = load_costs(shape.device, threads), Counted(mechanism, shape)
     able = [each for each in WAYS if each.method == method and each.serves(mechanism, shape)]
-    return sorted((Predicted(each, costs.predict(each, counted)) for each in able), key=lambda each: each.seconds)
+    found = [Predicted(each, costs.predict(each, counted)) for each in able]
+    return sorted(found, key=lambda each: (each.way.direct is None, each.seconds))
 
 
 @lru_cache(maxsize=4096)
