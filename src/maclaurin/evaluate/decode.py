@@ -111,12 +111,14 @@ class Decoder:
         self._row = buffer.new_ones(num_keys, 1, buffer.shape[-1])  # of a key: its value, and 1 for the denominator
         self._value = self._row[..., : self._value_dim].view(call.value.shape)
 
-        self._shape = batch, heads, groups, 1, buffer.shape[-1]
-        self._count = sums.moments.count[..., None, None].expand(self._shape[:-1])
-        self._log_scale = buffer.new_zeros(self._shape[:-1])  # the token itself is seen, so no row is empty
-        self._visible = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool, device=buffer.device)
         is_constant = not learned and call.mechanism.gates.output is None
         self._finish = Finish.of(call.mechanism, {}, call.groups, every_query_sees=True) if is_constant else None
+        per_head = (1,) if is_constant and groups == 1 else (groups, 1)  # what is learned or gated has its groups apart
+        self._read = buffer.new_empty(num_keys, groups, buffer.shape[-1])
+        self._sums = _accumulator(
+            sums.moments, self._read.view(batch, heads, *per_head, buffer.shape[-1]), log_denominator
+        )
+        self._visible = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool, device=buffer.device)
 
     def __call__(self, token: Token) -> Tensor:
         """The output of the query, its key absorbed before: ``[B, H G, 1, V]``."""
@@ -124,18 +126,10 @@ class Decoder:
         self._key.copy_(token.key)
         self._features()
         self._absorb(token)
-        read = torch.bmm(self._query_features, self._buffer).view(self._shape)
-        has_denominator = len(self._moments.denominators) > 0
-        log_denominator = self._log_denominator
-        sums = Accumulator(
-            read.narrow(-1, 0, self._value_dim) if has_denominator else read,
-            read.select(-1, self._value_dim) if has_denominator else None,
-            self._count,
-            self._log_scale,
-            None if log_denominator is None else log_denominator[..., None, None].expand(self._shape[:-1]),
-        )
+        torch.bmm(self._query_features, self._buffer, out=self._read)
         finish = self._finish_of(token) if self._finish is None else self._finish
-        return finish(sums).flatten(1, 2).to(self._dtype)
+        out = finish(self._sums)
+        return (out if out.ndim == 4 else out.flatten(1, 2)).to(self._dtype)
 
     def _absorb(self, token: Token) -> None:
         """The key whose features are found, with its value and gates."""
@@ -167,6 +161,28 @@ class Decoder:
         if token.output_gate is not None:
             operands["output_gate"] = token.output_gate.to(dtype)
         return Finish.of(self._mechanism, operands, self._groups, every_query_sees=True)
+
+
+def _accumulator(moments: Moments, read: Tensor, log_denominator_BH: Tensor | None) -> Accumulator:
+    """The sums that were read, as views of what steps write over; the token itself is seen, so no row is empty.
+
+    Args:
+        moments: what they were read from, for the count.
+        read: ``[B, H, G, 1, *]``, or ``[B, H, 1, *]`` where G is 1; the denominator after the numerators.
+        log_denominator_BH: L, or None.
+    """
+    value_dim, shape = moments.numerators[0].shape[-1], read.shape[:-1]
+
+    def of_queries(x_BH: Tensor) -> Tensor:
+        return x_BH.view(*x_BH.shape, *[1] * (len(shape) - 2)).expand(shape)
+
+    return Accumulator(
+        read[..., :value_dim],
+        read[..., value_dim] if moments.denominators else None,
+        of_queries(moments.count),
+        read.new_zeros(shape),
+        None if log_denominator_BH is None else of_queries(log_denominator_BH),
+    )
 
 
 class _Features:

@@ -389,13 +389,13 @@ class Counted(TorchDispatchMode):
 
 
 #: Operations of one step; each costs 1 to 3 microseconds before it computes anything, and that is nearly all a step
-#: costs. What is here was counted, with room for one or two more: raise it only for something that pays.
+#: costs. What is here was counted, with room for one more: raise it only for something that pays.
 MOST_OPERATIONS = {
-    "elu1/sum": 20,
-    "taylor:2/sum": 18,
-    "power:1/l2": 18,
-    "taylor:2/sum+decay": 26,
-    "elu1/sum+decay+valuegate+outgate": 34,
+    "elu1/sum": 16,
+    "taylor:2/sum": 14,
+    "power:1/l2": 15,
+    "taylor:2/sum+decay": 21,
+    "elu1/sum+decay+valuegate+outgate": 30,
 }
 
 
