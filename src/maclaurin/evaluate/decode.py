@@ -13,14 +13,15 @@ before those of keys, K features of the mapped key, F monomials of all orders, V
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator, Similarity, monomials
+from maclaurin.algebra import Accumulator, Mechanism, Similarity, monomials
 from maclaurin.algebra.monomials import multisets
+from maclaurin.evaluate.cache import owned
 from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.finish import Finish
 from maclaurin.evaluate.log_denominator import followed_log_denominator, log_sum
@@ -56,26 +57,33 @@ class FusedMoments:
     moments: Moments
     buffer: Tensor
 
+    @staticmethod
+    def serves(mechanism: Mechanism) -> bool:
+        """Whether moments are the whole state, and each denominator has a numerator of its order."""
+        is_whole = mechanism.far is not None and mechanism.window is None
+        return is_whole and {*mechanism.denominator_orders} <= {*mechanism.moment_orders}
+
     @classmethod
     def of(cls, moments: Moments) -> FusedMoments:
-        """A copy without gradient of moments that have no key reference."""
-        assert moments.key_reference is None
-        columns = [torch.cat(moments.numerators, dim=2).detach()]
-        if moments.denominators:
-            columns.append(torch.cat(moments.denominators, dim=2).detach()[..., None])
+        """A copy without gradient."""
+        mechanism, numerators = moments.mechanism, moments.numerators
+        value_dim, held = numerators[0].shape[-1], mechanism.denominator_orders
+        columns = [torch.cat(numerators, dim=2).detach()]
+        if held:
+            nothing = [each.new_zeros(each.shape[:3]) for each in numerators]  # where only the center reads some
+            totals = dict(zip(mechanism.moment_orders, nothing, strict=True))
+            totals.update(zip(held, moments.denominators, strict=True))
+            columns.append(torch.cat(list(totals.values()), dim=2).detach()[..., None])
         buffer_BHFC = torch.cat(columns, dim=-1)
-        value_dim, start = columns[0].shape[-1], 0
-        parts = []
-        for each in moments.numerators:
-            parts.append(buffer_BHFC[:, :, start : start + each.shape[2]])
-            start += each.shape[2]
-        count = moments.separate_count
+        parts = torch.split(buffer_BHFC, [each.shape[2] for each in numerators], dim=2)
+        by_order = dict(zip(mechanism.moment_orders, parts, strict=True))
+        count, reference = moments.separate_count, moments.key_reference
         views = Moments(
-            moments.mechanism,
+            mechanism,
             tuple(part[..., :value_dim] for part in parts),
-            tuple(part[..., value_dim] for part in parts) if moments.denominators else (),
-            None if count is None else count.detach().clone(),
-            None,
+            tuple(by_order[n][..., value_dim] for n in held),
+            None if count is None else owned(count),
+            None if reference is None else owned(reference),
         )
         return cls(views, buffer_BHFC.flatten(0, 1))
 
@@ -106,51 +114,63 @@ class Decoder:
         self._key = features.given[num_queries:].view(call.key.shape)
         self._query_features = features.found[:num_queries].view(num_keys, groups, buffer.shape[1])
         self._key_features = features.found[num_queries:, :, None]
+        self._center = None
+        if similarity.is_centered:
+            self._center = _Center(sums.moments, features.mapped, self._query_features, call.scale[1])
+            self._query_features = self._center.weighted
 
-        self._value_dim = call.value.shape[-1]
         self._row = buffer.new_ones(num_keys, 1, buffer.shape[-1])  # of a key: its value, and 1 for the denominator
-        self._value = self._row[..., : self._value_dim].view(call.value.shape)
+        self._value = self._row[..., : call.value.shape[-1]].view(call.value.shape)
 
         is_constant = not learned and call.mechanism.gates.output is None
         self._finish = Finish.of(call.mechanism, {}, call.groups, every_query_sees=True) if is_constant else None
-        per_head = (1,) if is_constant and groups == 1 else (groups, 1)  # what is learned or gated has its groups apart
+        is_flat = is_constant and groups == 1 and self._center is None
+        per_head = (1,) if is_flat else (groups, 1)
         self._read = buffer.new_empty(num_keys, groups, buffer.shape[-1])
-        self._sums = _accumulator(
-            sums.moments, self._read.view(batch, heads, *per_head, buffer.shape[-1]), log_denominator
-        )
+        read = self._read.view(batch, heads, *per_head, buffer.shape[-1])
+        self._sums = _accumulator(sums.moments, read, log_denominator)
         self._visible = torch.ones(1, 1, 1, 1, 1, dtype=torch.bool, device=buffer.device)
 
     def __call__(self, token: Token) -> Tensor:
         """The output of the query, its key absorbed before: ``[B, H G, 1, V]``."""
         self._query.copy_(token.query)
         self._key.copy_(token.key)
-        self._features()
-        self._absorb(token)
+        self._features.map()  # the last that may fail: from here on the state changes
+        log_decay = None if token.log_decay is None else self._decay(token.log_decay)
+        if self._center is not None:
+            self._center.shift_keys(may_be_empty=log_decay is not None)
+        self._features.form()
+        self._absorb(token, log_decay)
+        sums = self._sums
+        if self._center is not None:
+            sums = replace(sums, log_scale=self._center.read_out())
         torch.bmm(self._query_features, self._buffer, out=self._read)
         finish = self._finish_of(token) if self._finish is None else self._finish
-        out = finish(self._sums)
+        out = finish(sums)
         return (out if out.ndim == 4 else out.flatten(1, 2)).to(self._dtype)
 
-    def _absorb(self, token: Token) -> None:
-        """The key whose features are found, with its value and gates."""
-        buffer, count, dtype = self._buffer, self._moments.separate_count, self._buffer.dtype
+    def _decay(self, log_decay_BH1: Tensor) -> Tensor:
+        """Multiply the sums; the log decay ``[B, H]`` in their dtype."""
+        log_decay = log_decay_BH1.to(self._buffer.dtype).squeeze(-1)
+        factor = torch.exp(log_decay)
+        self._buffer.mul_(factor.reshape(-1, 1, 1))
+        if self._moments.separate_count is not None:
+            self._moments.separate_count.mul_(factor)
+        return log_decay
+
+    def _absorb(self, token: Token, log_decay_BH: Tensor | None) -> None:
+        """The key whose features are formed, with its value."""
+        dtype = self._buffer.dtype
         self._value.copy_(token.value)
         if token.value_gate is not None:
             self._value.mul_(token.value_gate.to(dtype).unsqueeze(-1))
-        log_decay = None
-        if token.log_decay is not None:
-            log_decay = token.log_decay.to(dtype).squeeze(-1)
-            factor = torch.exp(log_decay)
-            buffer.mul_(factor.reshape(-1, 1, 1))
-            if count is not None:
-                count.mul_(factor)
-        buffer.addcmul_(self._key_features, self._row)
-        if count is not None:
-            count.add_(1.0)
+        self._buffer.addcmul_(self._key_features, self._row)
+        if self._moments.separate_count is not None:
+            self._moments.separate_count.add_(1.0)
         if self._log_denominator is not None:
             assert token.denominator_logit is not None
             new = log_sum(token.denominator_logit.to(dtype), self._visible)[:, :, 0, 0]
-            later = followed_log_denominator(self._log_denominator, new, log_decay)
+            later = followed_log_denominator(self._log_denominator, new, log_decay_BH)
             assert later is not None
             self._log_denominator.copy_(later)
 
@@ -172,21 +192,66 @@ def _accumulator(moments: Moments, read: Tensor, log_denominator_BH: Tensor | No
         log_denominator_BH: L, or None.
     """
     value_dim, shape = moments.numerators[0].shape[-1], read.shape[:-1]
+    has_denominator = moments.mechanism.normalizer.uses_denominator
 
     def of_queries(x_BH: Tensor) -> Tensor:
         return x_BH.view(*x_BH.shape, *[1] * (len(shape) - 2)).expand(shape)
 
     return Accumulator(
         read[..., :value_dim],
-        read[..., value_dim] if moments.denominators else None,
+        read[..., value_dim] if has_denominator else None,
         of_queries(moments.count),
         read.new_zeros(shape),
         None if log_denominator_BH is None else of_queries(log_denominator_BH),
     )
 
 
+class _Center:
+    """What a step about the mean logit does besides: keys relative to their reference, a readout for every query.
+
+    Args:
+        moments: the sums, as views of what steps write over.
+        mapped: rows ``[R, K]`` of queries and keys.
+        query_features: ``[B H, G, F]`` without readout.
+        scale: of the logits.
+    """
+
+    def __init__(self, moments: Moments, mapped: Tensor, query_features: Tensor, scale: float) -> None:
+        (batch, heads), width = moments.count.shape, mapped.shape[-1]
+        num_keys, groups = query_features.shape[:2]
+        self._moments, self._query_features, self._scale = moments, query_features, scale
+        self._queries = mapped[: num_keys * groups].view(batch, heads, groups, 1, width)
+        self._keys = mapped[num_keys * groups :].view(batch, heads, width)
+        self._orders = moments.mechanism.moment_orders
+        places = [i for i, each in enumerate(moments.numerators) for _ in range(each.shape[2])]
+        self._place_of_order = torch.tensor(places, dtype=torch.int64, device=mapped.device)
+        self._is_settled = False
+        #: ``[B H, G, F]``, where :meth:`read_out` leaves its answer.
+        self.weighted = torch.empty_like(query_features)
+
+    def shift_keys(self, *, may_be_empty: bool) -> None:
+        """Subtract the reference, which is the key itself where there is none yet."""
+        reference = self._moments.key_reference
+        assert reference is not None
+        if may_be_empty or not self._is_settled:
+            adopted = self._moments.adopt(self._keys).key_reference
+            assert adopted is not None
+            reference.copy_(adopted)
+            self._is_settled = True  # a sum that no decay empties has seen a key from now on
+        self._keys.sub_(reference)
+
+    def read_out(self) -> Tensor:
+        """Features of queries times their readout about the center; the center, ``[B, H, G, 1]``."""
+        inner, center = self._moments.centers(self._queries, self._scale, None)
+        similarity = self._moments.similarity
+        factors = [torch.as_tensor(similarity.readout(n, self._scale, inner)) for n in self._orders]
+        factor = torch.cat(factors, dim=-1).flatten(0, 1).index_select(-1, self._place_of_order)
+        torch.mul(self._query_features, factor, out=self.weighted)
+        return center
+
+
 class _Features:
-    """Monomials of all orders, those of queries times their readout, from rows that are written into :attr:`given`.
+    """Monomials of all orders from rows that are written into :attr:`given`; those of queries times their readout.
 
     A monomial of order n is a product of n coordinates of (1, x), filled up with the leading 1 to as many factors as
     the highest order has, and of its weight in phi: the value of phi at a vector of ones.
@@ -203,9 +268,10 @@ class _Features:
         width = similarity.map.num_features(key_dim, dtype=like.dtype, device=like.device)
         self._map = similarity.map
         self._point = like.new_ones(num_rows, 1 + width)  # (1, x)
-        self._mapped = self._point[:, 1:]
+        #: ``[R, K]`` after the map.
+        self.mapped = self._point[:, 1:]
         #: ``[R, *]`` before the map, which may return it as it is.
-        self.given = self._mapped if width == key_dim else like.new_ones(num_rows, key_dim)
+        self.given = self.mapped if width == key_dim else like.new_ones(num_rows, key_dim)
 
         weight, readout = _weights(similarity, call.scale[1], width)
         factor = torch.cat([readout.expand(num_queries, -1), weight.expand(len(like), -1)])
@@ -219,14 +285,17 @@ class _Features:
             self._places, found = [], self._point[:, first : first + num_found]
         self._plain = found
         is_ready = found is not None and self._factor is None
-        #: ``[R, F]``, where a call leaves its answer.
+        #: ``[R, F]``, the features.
         self.found = found if found is not None and is_ready else like.new_empty(num_rows, num_found)
 
-    def __call__(self) -> None:
-        """Read what was given, write what is found."""
+    def map(self) -> None:
+        """From :attr:`given` to :attr:`mapped`."""
         mapped = self._map(self.given)
-        if mapped is not self._mapped:
-            self._mapped.copy_(mapped)
+        if mapped is not self.mapped:
+            self.mapped.copy_(mapped)
+
+    def form(self) -> None:
+        """From :attr:`mapped` to :attr:`found`."""
         if self._plain is None:
             first, *others = self._places
             torch.index_select(self._point, 1, first, out=self.found)
@@ -246,8 +315,10 @@ def _places(orders: Sequence[int], width: int) -> list[list[int]]:
 
 
 def _weights(similarity: Similarity, scale: float, width: int) -> tuple[Tensor, Tensor]:
-    """(weights of the monomials in phi, those times their readout), ``[F]`` in float64."""
+    """(weights of the monomials in phi, those times their readout where no center has a say), ``[F]`` in float64."""
     orders = similarity.moment_orders
     at_ones = monomials(torch.ones(width, dtype=torch.float64), max(orders))
-    readout = torch.cat([at_ones[n] * similarity.readout(n, scale) for n in orders])
-    return torch.cat([at_ones[n] for n in orders]), readout
+    weight = torch.cat([at_ones[n] for n in orders])
+    if similarity.is_centered:
+        return weight, weight
+    return weight, torch.cat([at_ones[n] * similarity.readout(n, scale) for n in orders])

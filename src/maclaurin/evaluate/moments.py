@@ -223,7 +223,7 @@ class Moments(TensorTree):
         gauge: Tensor | None = None
         inner: Tensor | None = None  # the center relative to the reference
         if similarity.is_centered:
-            inner, center = self._centers(query_BHGTK, scale, center_BHGT)
+            inner, center = self.centers(query_BHGTK, scale, center_BHGT)
             log_scale = center.detach()
             gauge = torch.exp(center - log_scale)[..., None]
         powers = monomials(query_BHGTK, max(self.mechanism.moment_orders))
@@ -242,8 +242,8 @@ class Moments(TensorTree):
         assert numerator is not None
         return Accumulator(numerator, denominator, count, torch.where(count > 0, log_scale, EMPTY_LOG_SCALE))
 
-    def _centers(self, query_BHGTK: Tensor, scale: float, center: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(c about the key reference, c)."""
+    def centers(self, query_BHGTK: Tensor, scale: float, center: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(c about the key reference, c), ``[B, H, G, T]`` each; see :meth:`read`."""
         assert self.key_reference is not None
         scaled = query_BHGTK * scale
         offset = (scaled @ self.key_reference[:, :, None, :, None])[..., 0]

@@ -98,7 +98,7 @@ class Stepper:
             self._cache = None if state.cache is None else state.cache.buffer()
             self._moments = None if state.moments is None else state.moments.map_tensors(owned)
             self._log_denominator = None if state.log_denominator is None else owned(state.log_denominator)
-            if self._moments is not None and self._cache is None and self._moments.key_reference is None:
+            if self._moments is not None and FusedMoments.serves(mechanism):
                 self._fused = FusedMoments.of(self._moments)
                 self._moments = self._fused.moments
         self._signature: list[object] | None = None  # of tokens that were checked and fit the state,
