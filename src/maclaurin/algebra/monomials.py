@@ -65,6 +65,7 @@ def monomials(x: Tensor, order: int) -> tuple[Tensor, ...]:
     return tuple(levels)
 
 
+@constant_when_traced
 def multisets(dim: int, order: int) -> tuple[tuple[int, ...], ...]:
     """The sorted index tuples I of the monomials of ``order`` in ``dim`` variables, in the order of phi_n.
 

@@ -17,6 +17,7 @@ from maclaurin.evaluate.cache import Cache, owned
 from maclaurin.evaluate.call import Call, Options
 from maclaurin.evaluate.decode import Decoder, FusedMoments, Token
 from maclaurin.evaluate.log_denominator import followed_log_denominator, log_sum_of
+from maclaurin.evaluate.moments import Moments
 from maclaurin.evaluate.operands import Keys, map_visible
 from maclaurin.evaluate.problem import Problem
 from maclaurin.evaluate.state import State
@@ -93,14 +94,15 @@ class Stepper:
         _check(mechanism, state, scale, learned)
         self.mechanism = mechanism
         self._scale, self._learned = scale, {name: each for name, each in learned.items() if each is not None}
-        self._fused: FusedMoments | None = None  # all moments, where they are the whole state but for one number
+        self._fused: FusedMoments | None = None  # the moments, where nothing else but the log denominator is kept
         with _writable_in_any_mode():
             self._cache = None if state.cache is None else state.cache.buffer()
-            self._moments = None if state.moments is None else state.moments.map_tensors(owned)
             self._log_denominator = None if state.log_denominator is None else owned(state.log_denominator)
-            if self._moments is not None and FusedMoments.serves(mechanism):
-                self._fused = FusedMoments.of(self._moments)
-                self._moments = self._fused.moments
+            if state.moments is not None and FusedMoments.serves(mechanism):
+                self._fused = FusedMoments.of(state.moments)
+                self._moments: Moments | None = self._fused.moments
+            else:
+                self._moments = None if state.moments is None else state.moments.map_tensors(owned)
         self._signature: list[object] | None = None  # of tokens that were checked and fit the state,
         self._call: Call | None = None  # the first of them,
         self._decoder: Decoder | None = None  # and what absorbs and answers them where moments are fused
@@ -171,7 +173,9 @@ class Stepper:
                     "  A step takes one, [B, H, 1, K]; give a prompt to attend(..., return_state=True) first."
                 )
         options = Options(scale=self._scale, state=self._view(), operands={**token.operands, **self._learned})
-        call = replace(Call.of(self.mechanism, token.query, token.key, token.value, options), state=None)
+        call = Call.of(self.mechanism, token.query, token.key, token.value, options)
+        query, key, value = (each.detach() for each in token[:3])  # what is kept holds no graph
+        call = replace(call, query=query, key=key, value=value, state=None, operands={})
         decoder = None
         if self._fused is not None:
             with _writable_in_any_mode():

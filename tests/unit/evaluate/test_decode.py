@@ -8,7 +8,9 @@ Dimension key: B batch, H query heads, Hkv key/value heads, T tokens, K key dim,
 from __future__ import annotations
 
 import copy
+import gc
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +23,7 @@ from laws.cases import BEYOND, MEMBERS, Inputs, draw, named
 from laws.checks import assert_states_close
 from laws.compare import assert_close
 from maclaurin import Mechanism, State, attend
-from maclaurin.algebra import CallableMap, Similarity, Sum, Taylor, parse
+from maclaurin.algebra import CallableMap, Gates, Similarity, Sum, Taylor, parse
 from maclaurin.errors import ConfigError, DtypeError, MaclaurinError, ShapeError, StateError
 from maclaurin.evaluate import Stepper, decode, stepper
 from maclaurin.evaluate.decode import Decoder
@@ -217,23 +219,57 @@ def test_a_log_decay_of_minus_infinity_forgets_exactly(text: str, rtol: float) -
     assert_states_close(same, new.state, rtol=rtol)
 
 
-@pytest.mark.parametrize("width", [6, 3])
-def test_any_map_is_served_and_read_anew_each_step(width: int) -> None:
-    """Also one that returns what it is given for some vectors and not for others, or writes over it."""
-
-    def wider(x: Tensor) -> Tensor:
-        return torch.cat([x, -x], -1).relu()
-
-    def sometimes(x: Tensor) -> Tensor:
-        return x if bool((x >= 0).all()) else x.relu_()
-
-    mechanism = Mechanism(Similarity(Taylor(2), CallableMap(wider if width == 6 else sometimes, True)), Sum())
-    inputs = draw(8, batch=2, heads=4, kv_heads=2, queries=TOKENS, key_dim=3, value_dim=5).of(mechanism)
+def test_a_reference_of_zeros_is_given_up_where_all_was_forgotten() -> None:
+    """As by ``attend``: such a row is like one that has seen no key, and the next key becomes its reference."""
+    mechanism = parse("taylor:2@mean/sum+decay")
+    inputs = draw(7, batch=2, heads=4, kv_heads=2, queries=6, key_dim=3, value_dim=5).of(mechanism)
+    inputs.key[0, 0, 0] = 0.0
+    inputs.operands["log_decay"][:, :, 3] = -math.inf
     state = State.empty(mechanism, **sizes_of(inputs))
-    step = stepper(mechanism, state)
+    step = made(mechanism, state, inputs)
+    for t in range(6):
+        given = token(inputs, t)
+        state = attend(mechanism, **given, state=state, method="recurrent", return_state=True).state
+        step(**given)
+        assert state is not None and state.key_reference is not None and step.state.key_reference is not None
+        assert torch.equal(step.state.key_reference, state.key_reference), t
+
+
+def wider(x: Tensor) -> Tensor:
+    return torch.cat([x, -x], -1).relu()
+
+
+def sometimes(x: Tensor) -> Tensor:
+    return x if bool((x >= 0).all()) else x.relu()
+
+
+@pytest.mark.parametrize("function", [wider, sometimes, torch.relu_])
+def test_any_map_is_served(function: Callable[[Tensor], Tensor]) -> None:
+    """Also one that returns what it is given for some vectors and not for others, or writes over it."""
+    mechanism = Mechanism(Similarity(Taylor(2), CallableMap(function, True)), Sum())
+    inputs = draw(8, batch=2, heads=4, kv_heads=2, queries=TOKENS, key_dim=3, value_dim=5).of(mechanism)
+    inputs.query[:, :, ::2].abs_()
+    inputs.key[:, :, ::2].abs_()
+    step = stepper(mechanism, State.empty(mechanism, **sizes_of(inputs)))
     output = steps(step, inputs.map(torch.clone), 0, TOKENS)
     assert is_fused(step)
     assert_close(output, attend(mechanism, *inputs.map(torch.clone).qkv, method="recurrent").output, rtol=RTOL)
+
+
+def test_a_map_that_fails_leaves_the_state() -> None:
+    def fails(x: Tensor) -> Tensor:
+        if bool(x.isnan().any()):
+            raise ValueError("not a number")
+        return x.relu()
+
+    mechanism = Mechanism(Similarity(Taylor(2), CallableMap(fails, True)), Sum(), Gates(decay=True))
+    inputs = draw(8, batch=2, heads=4, kv_heads=2, queries=6, key_dim=3, value_dim=5).of(mechanism)
+    step, other = (stepper(mechanism, State.empty(mechanism, **sizes_of(inputs))) for _ in range(2))
+    for each in (step, other):
+        steps(each, inputs, 0, 4)
+    with pytest.raises(ValueError, match="not a number"):
+        step(**{**token(inputs, 4), "query": torch.full_like(inputs.query[:, :, :1], math.nan)})
+    assert torch.equal(steps(step, inputs, 4, 6), steps(other, inputs, 4, 6))
 
 
 def test_learned_tensors_are_read_as_they_are_now() -> None:
@@ -267,6 +303,45 @@ def test_steps_go_on_across_inference_mode(text: str) -> None:
         first = steps(step, inputs, 0, 5)
     output = torch.cat([first, steps(step, inputs, 5, TOKENS)], dim=2)
     assert_close(output, attend(mechanism, *inputs.qkv, **inputs.operands, method="recurrent").output, rtol=RTOL)
+
+
+def test_steps_under_torch_compile_are_the_same() -> None:
+    mechanism = parse("taylor:2/sum+decay")
+    inputs = draw(9, batch=2, heads=4, kv_heads=2, queries=4, key_dim=3, value_dim=5).of(mechanism)
+    step, other = (made(mechanism, State.empty(mechanism, **sizes_of(inputs)), inputs) for _ in range(2))
+    compiled = torch.compile(lambda **given: step(**given), backend="eager")
+    for t in range(4):
+        assert torch.equal(compiled(**token(inputs, t)), other(**token(inputs, t)))
+
+
+class Mark:
+    """Something to watch."""
+
+
+class Marked(torch.autograd.Function):
+    """The identity; its node in the graph holds a mark."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, mark: Mark) -> Tensor:
+        ctx.mark = mark
+        return x.clone()
+
+
+@pytest.mark.parametrize("text", ["elu1/sum+decay", "exp/sum+decay"])
+def test_no_graph_is_kept(text: str) -> None:
+    """What made the first token may be freed after its step."""
+    mechanism = parse(text)
+    inputs = draw(9, batch=2, heads=4, kv_heads=2, queries=2, key_dim=3, value_dim=5).of(mechanism).leaves()
+    step = made(mechanism, State.empty(mechanism, **sizes_of(inputs)), inputs)
+    mark = Mark()
+    watched = weakref.ref(mark)
+    given = {name: Marked.apply(each, mark) for name, each in token(inputs, 0).items()}
+    del mark
+    assert watched() is not None
+    step(**given)
+    del given
+    gc.collect()
+    assert watched() is None
 
 
 @pytest.mark.parametrize("sizes", [(0, 2, 3, 5), (2, 2, 0, 5), (2, 2, 3, 0)])

@@ -21,7 +21,7 @@ from maclaurin.errors import ConfigError, DtypeError, MaclaurinError, MechanismE
 from maclaurin.evaluate import Stepper, stepper
 from maclaurin.evaluate.moments import Moments
 
-#: The same sums in the same order, but for the in-place products: float64 rounding over some forty steps.
+#: The same products, added in place and in another order: float64 rounding over some forty steps.
 RTOL = 1e-12
 TEXTS = (
     "exp/l2+valuegate+decay+outgate:after",
