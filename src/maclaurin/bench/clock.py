@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -89,11 +90,25 @@ def interleave(
     names = [*calls]
     repeats = {name: _repeats(call, timer, least_seconds) for name, call in calls.items()}
     seconds: dict[str, list[float]] = {name: [] for name in names}
-    for index in range(rounds):
-        first = index % max(len(names), 1)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(timer(calls[name], repeats[name]) / repeats[name])
+    with _without_collection():
+        for index in range(rounds):
+            first = index % max(len(names), 1)
+            for name in names[first:] + names[:first]:
+                seconds[name].append(timer(calls[name], repeats[name]) / repeats[name])
     return seconds
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """As ``timeit`` has it: a look through every object of the process falls to whoever allocates next."""
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def spread(values: list[float]) -> Spread:

@@ -71,14 +71,17 @@ class Features:
         out_NFC = x_NCK.new_empty(num, self.size, length)
         x_NKC = x_NCK.transpose(1, 2).contiguous()
         for n, part in zip(self.orders, self.parts, strict=True):
+            factor = scales[n].transpose(1, 2) if n in scales else None
             if n == 0:
-                out_NFC[:, part] = 1.0
+                out_NFC[:, part] = 1.0 if factor is None else factor
+            elif n == 1 and factor is not None:
+                torch.mul(x_NKC, factor, out=out_NFC[:, part])
             elif n == 1:
                 out_NFC[:, part] = x_NKC
             else:
                 _multiply_circulant(x_NKC, out_NFC[:, part])
-            if n in scales:
-                out_NFC[:, part] *= scales[n].transpose(1, 2)
+                if factor is not None:
+                    out_NFC[:, part] *= factor
         return out_NFC.transpose(1, 2)
 
     def pull(self, x_NCK: Tensor, rows: Sequence[Tensor], matrix_NFV: Tensor) -> Tensor:

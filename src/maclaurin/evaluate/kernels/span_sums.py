@@ -153,9 +153,10 @@ class SpanSums:
     def look(self, query_NRK: Tensor) -> None:
         """What :meth:`pull` needs, without the sums themselves."""
         self.query = query_NRK
+        self.logits = query_NRK @ self.given.key.transpose(1, 2)
         if self.is_centered:
-            self._find_center()
-        self.logits = self._logits()
+            self.center = self._mean_logit()
+            self.logits -= self.center.to(query_NRK.dtype)
         self.query_features = self.features.of(query_NRK, self._powers())
         self.readable = self._weighed(self.prefix).to(query_NRK.dtype)
 
@@ -193,10 +194,6 @@ class SpanSums:
         decays += [(given.value * grad_late_value).sum(-1, keepdim=True), of_total]
         grad_value = grad_value + grad_late_value * given.decays.after.to(grad_value.dtype)
         return Cotangents(grad_query, grad_key, grad_value, grad_count, grad_state, tuple(decays))
-
-    def _logits(self) -> Tensor:
-        logits = self.query @ self.given.key.transpose(1, 2)
-        return logits if self.center is None else logits.sub_(self.center.to(logits.dtype))
 
     def _grouped(self, x_NR: Tensor) -> Tensor:
         """Rows by group, ``[N, G, C, *]``."""
@@ -240,16 +237,26 @@ class SpanSums:
         """What the queries read from the prefix states, ``[N, R, W]``."""
         return torch.bmm(self.query_features, self.readable)
 
-    def _find_center(self) -> None:
+    def _mean_logit(self) -> Tensor:
+        """Over the keys that each query sees, ``[N, R, 1]``; leaves zeros above the diagonal of the logits."""
+        seen, sum_dtype = self._grouped(self.logits).tril_().view(self.logits.shape), self.given.state.dtype
+        if self.given.visible is not None:
+            seen = seen * self.given.visible.transpose(1, 2)
+        before = torch.bmm(self.query.to(sum_dtype), self._key_sum(self.prefix)[..., None])
+        return before.add_(seen.sum(-1, keepdim=True, dtype=sum_dtype)).div_(self._count())
+
+    def _mean_key(self) -> Tensor:
+        """Over the same keys, ``[N, R, K]``."""
         given = self.given
-        assert given.count is not None
         keys = given.key if given.visible is None else given.key * given.visible
-        triangle = keys.new_ones(keys.shape[1], keys.shape[1]).tril_()
-        so_far = (triangle @ keys).to(given.state.dtype) + self._key_sum(self.prefix)[:, None]
-        seen = given.count.masked_fill(given.count <= 0, 1.0)
+        so_far = (_triangle(keys) @ keys).to(given.state.dtype) + self._key_sum(self.prefix)[:, None]
         groups = self.query.shape[1] // given.key.shape[1]
-        self.mean_key = so_far.repeat(1, groups, 1) / seen
-        self.center = (self.query * self.mean_key).sum(-1, keepdim=True)
+        return so_far.repeat(1, groups, 1) / self._count()
+
+    def _count(self) -> Tensor:
+        """Of the keys that each query sees, one where there is none."""
+        assert self.given.count is not None
+        return self.given.count.masked_fill(self.given.count <= 0, 1.0)
 
     def _key_sum(self, states_NFW: Tensor) -> Tensor:
         """A view of where states hold the sum of the keys, ``[N, K]``."""
@@ -265,14 +272,16 @@ class SpanSums:
 
     def _pull_center(self, grad_NR1: Tensor, grad_prefix_NFW: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Gradients of query, key and count through the center; those of the prefix are added where they belong."""
-        given = self.given
-        assert given.count is not None
+        given, seen, mean_key = self.given, self._count(), self._mean_key()
         grad_mean = grad_NR1 * self.query
-        seen = given.count.masked_fill(given.count <= 0, 1.0)
-        grad_count = -(grad_mean * self.mean_key).sum(-1, keepdim=True) / seen
+        grad_count = -(grad_mean * mean_key).sum(-1, keepdim=True) / seen
         grad_sum = self._summed(grad_mean / seen)
         self._key_sum(grad_prefix_NFW).add_(grad_sum.sum(1))
-        triangle = given.key.new_ones(given.key.shape[1], given.key.shape[1]).tril_()
-        grad_key = triangle.T @ grad_sum.to(given.key.dtype)
+        grad_key = _triangle(given.key).T @ grad_sum.to(given.key.dtype)
         grad_key = grad_key if given.visible is None else grad_key * given.visible
-        return grad_NR1 * self.mean_key, grad_key, grad_count
+        return grad_NR1 * mean_key, grad_key, grad_count
+
+
+def _triangle(key_NCK: Tensor) -> Tensor:
+    """Ones on and below the diagonal, ``[C, C]``."""
+    return key_NCK.new_ones(key_NCK.shape[1], key_NCK.shape[1]).tril_()

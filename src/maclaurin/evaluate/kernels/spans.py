@@ -265,11 +265,14 @@ class _Part:
         count = self.tile.heads(count_AT)[:, :, None]
         if center_NR1 is None:
             return Accumulator(sums_BHGTW[..., :width], denominator, count, self.tile.zero)
+        forgets = self.finish.mechanism.normalizer.forgets_row_scale
+        if forgets and not torch.is_grad_enabled():
+            return Accumulator(sums_BHGTW[..., :width], denominator, count, self.tile.zero)
         if self._reference is not None:
             center_NR1 = center_NR1 + (query_NRK * self._reference).sum(-1, keepdim=True)
         center = self.rows(center_NR1)[..., 0]
         found = Accumulator(sums_BHGTW[..., :width], denominator, count, center.detach())
-        if not torch.is_grad_enabled() or self.finish.mechanism.normalizer.forgets_row_scale:
+        if not torch.is_grad_enabled() or forgets:
             return found
         return replace(found, log_scale=torch.zeros_like(center)).scaled(center)  # with the gradient of exp(c)
 

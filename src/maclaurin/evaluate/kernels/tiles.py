@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
@@ -41,7 +42,7 @@ class Cut:
 
     Args:
         chunk: tokens that meet pair by pair, C.
-        span: tokens at a time, a multiple of the chunk; over all heads of a tile where one head has fewer.
+        span: tokens at a time, about, a multiple of the chunk; over all heads of a tile where one head has fewer.
     """
 
     chunk: int
@@ -56,16 +57,13 @@ class Cut:
                 yield Tile(slice(b, min(b + num_rows, batch)), slice(h, min(h + num_heads, heads)))
 
     def spans(self, length: int) -> list[Span]:
-        """Consecutive spans; what is left of a chunk is a shorter one by itself."""
-        found, start = [], 0
+        """Consecutive spans of like length, near the one wanted; what is left of a chunk is a shorter one by itself."""
         whole = length - length % self.chunk
-        while start < whole:
-            stop = min(start + self.span, whole)
-            found.append(Span(start, stop, self.chunk))
-            start = stop
-        if whole < length:
-            found.append(Span(whole, length, length - whole))
-        return found
+        count = max(1, round(whole / self.span))
+        size = -(-whole // (count * self.chunk)) * self.chunk
+        bounds = [*range(0, whole, size or 1), whole]
+        found = [Span(start, stop, self.chunk) for start, stop in pairwise(bounds)]
+        return [*found, Span(whole, length, length - whole)] if whole < length else found
 
 
 def to_chunks(x: Tensor, span: Span) -> Tensor:
