@@ -102,7 +102,6 @@ def interleave(
 def _without_collection() -> Iterator[None]:
     """As ``timeit`` has it: a look through every object of the process falls to whoever allocates next."""
     was_enabled = gc.isenabled()
-    gc.collect()
     gc.disable()
     try:
         yield
