@@ -51,21 +51,21 @@ def rows() -> list[Row]:
     for text in ("exp/l2", "exp/rms"):
         for length in (1024, 2048, 4096):
             for training in (False, True):
-                found.append(Row(text, "sdpa", Dims(1, 4, length, 64), 1.05, training))
+                found.append(Row(text, "sdpa", Dims(1, 8, length, 64), 1.05, training))
     for length, forward, both in ((512, 0.50, 0.55), (1024, 0.65, 0.70), (4096, 0.70, 0.80)):
-        found.append(Row("exp/l2", "sdpa", Dims(1, 4, length, 64), forward, False, BF16))
-        found.append(Row("exp/l2", "sdpa", Dims(1, 4, length, 64), both, True, BF16))
+        found.append(Row("exp/l2", "sdpa", Dims(1, 8, length, 64), forward, False, BF16))
+        found.append(Row("exp/l2", "sdpa", Dims(1, 8, length, 64), both, True, BF16))
     found.append(Row("exp/sum", "eager", Dims(1, 8, 1024, 64), 0.25))
-    found.append(Row("elu1/sum", "sdpa", Dims(1, 4, 2048, 64), 0.30))
-    found.append(Row("elu1/sum", "sdpa", Dims(1, 4, 2048, 64), 0.30, True))
-    found.append(Row("elu1/sum", "sdpa", Dims(1, 2, 16384, 64), 0.07))
-    found.append(Row("elu1/sum", "sdpa", Dims(1, 4, 2048, 64), 0.18, False, BF16))
-    found.append(Row("taylor:2/sum", "sdpa", Dims(1, 4, 4096, 16), 0.58))
-    found.append(Row("taylor:2/sum", "sdpa", Dims(1, 2, 16384, 16), 0.16))
+    found.append(Row("elu1/sum", "sdpa", Dims(1, 8, 2048, 64), 0.30))
+    found.append(Row("elu1/sum", "sdpa", Dims(1, 8, 2048, 64), 0.30, True))
+    found.append(Row("elu1/sum", "sdpa", Dims(1, 4, 16384, 64), 0.07))
+    found.append(Row("elu1/sum", "sdpa", Dims(1, 8, 2048, 64), 0.18, False, BF16))
+    found.append(Row("taylor:2/sum", "sdpa", Dims(1, 8, 4096, 16), 0.58))
+    found.append(Row("taylor:2/sum", "sdpa", Dims(1, 4, 16384, 16), 0.16))
     for length in (4096, 16384):
-        found.append(Row("taylor:2@mean/sum", "taylor:2/sum", Dims(1, 2, length, 16), 1.15))
+        found.append(Row("taylor:2@mean/sum", "taylor:2/sum", Dims(1, 8, length, 16), 1.15))
     for peer in ("taylor-series-linear", "fla based chunk"):
-        found.append(Row("taylor:2/sum", peer, Dims(1, 4, 2048, 16), 0.50))
+        found.append(Row("taylor:2/sum", peer, Dims(1, 8, 2048, 16), 0.50))
     return found
 
 
@@ -101,7 +101,7 @@ def per_token(text: str, head_size: int, rounds: int) -> float:
     """Largest over smallest time per token from 2,048 to 65,536 tokens."""
     which, lengths = ours(text, "auto"), (2048, 8192, 32768, 65536)
     calls = {
-        str(each): call(which, Inputs.random(Dims(1, 4, each, head_size), torch.float32, "cpu"), training=False)
+        str(each): call(which, Inputs.random(Dims(1, 8, each, head_size), torch.float32, "cpu"), training=False)
         for each in lengths
     }
     seconds = interleave(calls, rounds, processor_time)

@@ -10,7 +10,7 @@ from torch import Tensor
 from maclaurin.algebra.tracing import is_traced
 
 
-def unit(x: Tensor, length: float = 1.0) -> Tensor:
+def unit(x: Tensor, length: float = 1.0, *, may_overwrite: bool = False) -> Tensor:
     r"""``length * x / ||x||_2`` over the last axis; a zero row gives zeros and zero gradient.
 
     No magnitude overflows or underflows and no epsilon is needed: ``unit(c * x) == unit(x)`` for every c > 0 up to
@@ -20,6 +20,7 @@ def unit(x: Tensor, length: float = 1.0) -> Tensor:
     Args:
         x: ``[..., D]``, any floating dtype, kept.
         length: of every row.
+        may_overwrite: whether x may hold the result where no gradient is wanted: fresh memory costs more than a pass.
 
     Example:
         >>> unit(torch.tensor([[3e-30, 4e-30], [0.0, 0.0]]))
@@ -31,8 +32,15 @@ def unit(x: Tensor, length: float = 1.0) -> Tensor:
     if is_traced(x):
         peeled, norm, _ = _peeled(x)
         return peeled * (length / norm)
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return _divided(x, length, x if may_overwrite else torch.empty_like(x))
     found: Tensor = _Unit.apply(x, length)  # type: ignore[no-untyped-call]
     return found
+
+
+def _divided(x: Tensor, length: float, out: Tensor) -> Tensor:
+    peeled, norm, _ = _in_range(x)
+    return torch.div(peeled, norm if length == 1.0 else norm / length, out=out)
 
 
 class _Unit(torch.autograd.Function):
@@ -42,16 +50,17 @@ class _Unit(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, length: float) -> Tensor:
         ctx.save_for_backward(x)
         ctx.length = length
-        peeled, norm, _ = _in_range(x)
-        return torch.div(peeled, norm if length == 1.0 else norm / length, out=torch.empty_like(x))
+        return _divided(x, length, torch.empty_like(x))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (x,) = ctx.saved_tensors
         peeled, norm, factor = _in_range(x)
         scaled = grad * (ctx.length / norm if factor is None else ctx.length / norm * factor)
-        along = (scaled * peeled).sum(-1, keepdim=True) / norm.square()
-        return torch.addcmul(scaled, peeled, along, value=-1.0).to(x.dtype), None
+        products = scaled * peeled
+        along = products.sum(-1, keepdim=True) / norm.square()
+        out = None if torch.is_grad_enabled() else products
+        return torch.addcmul(scaled, peeled, along, value=-1.0, out=out).to(x.dtype), None
 
 
 def _in_range(x: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:

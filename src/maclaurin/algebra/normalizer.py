@@ -73,6 +73,11 @@ class Normalizer:
         """The formula, for rows that see at least one key."""
         raise AssertionError("a normalizer defines apply")
 
+    def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
+        """The formula from N / Z, for normalizers that forget a row's scale; the tensor may be written over."""
+        one = torch.ones((), dtype=mean.dtype, device=mean.device)
+        return self.apply(Accumulator(mean, one, one, torch.zeros_like(one)), inputs)
+
     @property
     def rounds_once(self) -> bool:
         """Whether half-precision sums give an output that is off by its own rounding and nothing else."""
@@ -164,6 +169,9 @@ class Sum(Normalizer):
             denominator = denominator.detach()
         # a finite number over infinity is zero, and so are its derivatives: a pass less over the numerator
         return accumulator.numerator / denominator.masked_fill(denominator == 0, math.inf)[..., None]
+
+    def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
+        return mean
 
 
 @dataclass(frozen=True)
@@ -268,6 +276,9 @@ class L2(Normalizer):
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         return unit(accumulator.numerator, self.gain)
 
+    def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
+        return unit(mean, self.gain, may_overwrite=True)
+
 
 @dataclass(frozen=True)
 class RMS(Normalizer):
@@ -296,6 +307,9 @@ class RMS(Normalizer):
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
         return _affine(_standardized(accumulator.numerator), inputs)
+
+    def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
+        return _affine(_standardized(mean, may_overwrite=True), inputs)
 
 
 @dataclass(frozen=True)
@@ -339,8 +353,8 @@ NORMALIZERS: dict[str, type[Normalizer]] = {
 }
 
 
-def _standardized(x: Tensor) -> Tensor:
-    return unit(x, math.sqrt(x.shape[-1]))
+def _standardized(x: Tensor, *, may_overwrite: bool = False) -> Tensor:
+    return unit(x, math.sqrt(x.shape[-1]), may_overwrite=may_overwrite)
 
 
 def _affine(x: Tensor, inputs: NormalizerInputs) -> Tensor:

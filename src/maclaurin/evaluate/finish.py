@@ -95,10 +95,22 @@ class Finish(TensorTree):
             return self._normalized(sums) * self.output_gate
         return self._normalized(sums.gated(self.output_gate))
 
+    def of_mean(self, mean_BHGTV: Tensor) -> Tensor:
+        """The same from N / Z, where every query sees a key and the normalizer forgets a row's scale; gives it away."""
+        gate, normalizer = self.mechanism.gates.output, self.mechanism.normalizer
+        if gate is None or self.output_gate is None:
+            return normalizer.of_mean(mean_BHGTV, self._inputs)
+        if gate.after:
+            return normalizer.of_mean(mean_BHGTV, self._inputs) * self.output_gate
+        return normalizer.of_mean(mean_BHGTV * self.output_gate, self._inputs)
+
     def _normalized(self, sums: Accumulator) -> Tensor:
         normalizer = self.mechanism.normalizer
-        inputs = NormalizerInputs(self.length_exponent, self.norm_weight, self.norm_bias)
-        return normalizer.apply(sums, inputs) if self.every_query_sees else normalizer(sums, inputs)
+        return normalizer.apply(sums, self._inputs) if self.every_query_sees else normalizer(sums, self._inputs)
+
+    @property
+    def _inputs(self) -> NormalizerInputs:
+        return NormalizerInputs(self.length_exponent, self.norm_weight, self.norm_bias)
 
 
 def grouped(x: Tensor, dim: int, sizes: tuple[int, int]) -> Tensor:

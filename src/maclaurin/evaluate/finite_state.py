@@ -27,7 +27,7 @@ from maclaurin.evaluate.state import State
 
 #: Numbers in a span's intermediate results by their bytes: few enough for caches, and for an allocator to keep for the
 #: next span; in half precision calls weigh more beside them.
-_NUMBERS = {8: 1 << 19, 4: 1 << 20, 2: 1 << 22}
+_NUMBERS = {8: 1 << 20, 4: 1 << 21, 2: 1 << 22}
 
 
 def is_served(mechanism: Mechanism, shape: Shape) -> bool:

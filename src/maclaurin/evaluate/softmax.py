@@ -5,10 +5,9 @@ Dimension key: B batch, H key/value heads, G query heads per key/value head, T t
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from maclaurin.algebra import Accumulator, Exp, Mechanism
+from maclaurin.algebra import Exp, Mechanism
 from maclaurin.evaluate import flash
 from maclaurin.evaluate.call import Call
 from maclaurin.evaluate.finish import grouped
@@ -27,7 +26,7 @@ def is_served(mechanism: Mechanism, shape: Shape) -> bool:
 
 
 def attend_as_given(call: Call, shape: Shape, chunk_size: int | None) -> tuple[Tensor, None]:
-    """Softmax's output ``[B, H G, T, V]``, in the dtype of the inputs, with a numerator's scale that nobody knows."""
+    """Output ``[B, H G, T, V]`` from softmax's, in the dtype of the inputs."""
     similarity, groups = call.mechanism.similarity, call.groups[1]
     query, key, value = similarity.map.rounded(call.query), similarity.map.rounded(call.key), call.value
     if (gate := call.operands.get("value_gate")) is not None:
@@ -35,6 +34,4 @@ def attend_as_given(call: Call, shape: Shape, chunk_size: int | None) -> tuple[T
     if groups > 1:
         key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     out = flash.attend_normalized(query, key, value, is_causal=True, scale=call.scale[0])
-    one = torch.ones((), dtype=out.dtype, device=out.device)
-    numerator = grouped(out, 1, call.groups)
-    return call.finish(Accumulator(numerator, one, one, torch.zeros_like(one))).flatten(1, 2), None
+    return call.finish.of_mean(grouped(out, 1, call.groups)).flatten(1, 2), None
