@@ -3,10 +3,11 @@
 #   make study    run the quickstart study and write its report
 #   make test     run every test
 #   make nightly  run the extended matrix of the laws and what needs a C++ compiler
+#   make gpu      methods on a CUDA device against float64, then its costs and a benchmark; says so where there is none
 #   make check    lint, formatting, strict types, and the direction of imports
 
 .POSIX:
-.PHONY: study test nightly check
+.PHONY: study test nightly gpu check
 
 PYTHON ?= python3
 VENV = .venv
@@ -22,6 +23,9 @@ test: $(VENV)/installed-dev
 
 nightly: $(VENV)/installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -rs -m nightly
+
+gpu: $(VENV)/installed-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash benchmarks/gpu.sh
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -171,8 +171,8 @@ def _checked(content: Any) -> Seconds:
 
 def built_in_file() -> Path:
     """Of the built-in constants for this processor: tile registers make products in bfloat16 far cheaper."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)  # newer than the oldest torch that serves
-    has_tiles = capabilities().get("amx_bf16", False)
+    ask = getattr(torch.cpu, "get_capabilities", None)  # newer than the oldest torch that serves
+    has_tiles = ask is not None and ask().get("amx_bf16", False)
     name = "costs-cpu-tiles.json" if has_tiles else "costs-cpu.json"
     return Path(str(resources.files("maclaurin.evaluate.plan").joinpath(name)))
 

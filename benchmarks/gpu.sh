@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# What a CUDA device is asked: do all methods agree there, what does work cost, how fast is it. About five minutes.
+#
+#   bash benchmarks/gpu.sh [FOLDER]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+folder=${1:-benchmarks/gpu-figures}
+
+if ! python -c 'import sys, torch; sys.exit(not torch.cuda.is_available())'; then
+  echo "gpu.sh: torch finds no CUDA device here; nothing was run. It needs a device and a CUDA build of torch." >&2
+  exit 2
+fi
+
+mkdir -p "$folder"
+python -m pytest -m gpu tests/gpu -rs
+python -c 'import maclaurin; print(maclaurin.calibrate("cuda"))'
+python -m maclaurin bench --device cuda --dtype float32 --dtype bfloat16 --length 512 --length 2048 --length 8192 \
+  --head-size 64 --csv "$folder/bench.csv" --figure "$folder/bench.svg" --json > "$folder/bench.json"
+echo "figures: $folder"
