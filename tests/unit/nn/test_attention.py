@@ -147,8 +147,8 @@ def test_rows_of_a_batch_may_be_padded_differently() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [0, 3])
 def test_a_state_continues_exactly(name: str, width: int) -> None:
-    # of this draw every query is far enough from orthogonal to some key; where cos^2 is c for all it sees, a square read
-    # from its state loses the factor 1 / c to cancellation, whatever method reads it
+    # of this draw every query is far enough from orthogonal to some key; where cos^2 is c for all it sees, a square
+    # read from its state loses the factor 1 / c to cancellation
     layer, x = make(with_and_without_convolution(name, width)), draw(seed=11)
     expected, whole = layer(x, return_state=True)
     wanted = gradients(layer, expected)

@@ -84,7 +84,8 @@ def cache_folder() -> Path:
 def machine_name(device: str, threads: int) -> str:
     """What the constants depend on, in words."""
     if torch.device(device).type == "cuda":
-        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}"
+        name = torch.cuda.get_device_name(device) if torch.cuda.is_available() else "a CUDA device elsewhere"
+        return f"{name}, torch {torch.__version__}"
     return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}, torch {torch.__version__}"
 
 
