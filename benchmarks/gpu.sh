@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a CUDA device is asked: do all methods agree there, what does work cost, how fast is it. About five minutes.
+# What a CUDA device is asked: do all methods agree there, what does work cost, how fast is it.
 #
 #   bash benchmarks/gpu.sh [FOLDER]  (gpu-figures)
 set -euo pipefail

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import maclaurin
 from maclaurin import CATALOGUE, mechanism
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,12 @@ def test_the_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["taylor-2", "taylor-4", "elu1/sum"]
     assert "2,601 numbers per head" in lines[0]
+
+
+def test_the_call_that_explains_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (call,) = re.findall(r"`(print\(maclaurin\.explain.*?)`", README)
+    exec(call, {"maclaurin": maclaurin})
+    assert capsys.readouterr().out.startswith("taylor:2/sum: ")
 
 
 def test_every_member_stands_in_the_table_with_its_text() -> None:

@@ -274,10 +274,13 @@ class L2(Normalizer):
         return "out = N / |N|" if self.gain == 1 else f"out = {self.gain:g} N / |N|"
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
-        return unit(accumulator.numerator, self.gain)
+        return self._of(accumulator.numerator)
 
     def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
-        return unit(mean, self.gain, may_overwrite=True)
+        return self._of(mean, may_overwrite=True)
+
+    def _of(self, x: Tensor, *, may_overwrite: bool = False) -> Tensor:
+        return unit(x, self.gain, may_overwrite=may_overwrite)
 
 
 @dataclass(frozen=True)
@@ -306,10 +309,13 @@ class RMS(Normalizer):
         return "out = N / rms(N)" + (" * weight" if self.weight else "")
 
     def apply(self, accumulator: Accumulator, inputs: NormalizerInputs) -> Tensor:
-        return _affine(_standardized(accumulator.numerator), inputs)
+        return self._of(accumulator.numerator, inputs)
 
     def of_mean(self, mean: Tensor, inputs: NormalizerInputs) -> Tensor:
-        return _affine(_standardized(mean, may_overwrite=True), inputs)
+        return self._of(mean, inputs, may_overwrite=True)
+
+    def _of(self, x: Tensor, inputs: NormalizerInputs, *, may_overwrite: bool = False) -> Tensor:
+        return _affine(_standardized(x, may_overwrite=may_overwrite), inputs)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,16 @@ def test_a_zero_row_gives_zeros_and_zero_gradients() -> None:
     assert bool(gradient[1].any())
 
 
+def test_writes_over_what_it_is_given_only_where_it_may_and_nobody_asks_for_gradients() -> None:
+    given, kept = X.clone(), X.clone()
+    assert unit(given, 2.0, may_overwrite=True).data_ptr() == given.data_ptr()
+    assert_same(given, unit(kept, 2.0))
+    assert_same(kept, X)
+    leaf = X.clone().requires_grad_()
+    unit(leaf, may_overwrite=True)
+    assert_same(leaf.detach(), X)
+
+
 def test_no_coordinate_at_all() -> None:
     assert unit(torch.ones(2, 0)).shape == (2, 0)
 

@@ -57,6 +57,14 @@ def test_formulas_do_not_depend_on_the_log_scale(normalizer: Normalizer, expecte
     assert_close(normalizer(accumulator(gauge), NOTHING), expected, rtol=1e-12)
 
 
+@pytest.mark.parametrize("normalizer", [Sum(), L2(), L2(gain=64.0), RMS(), RMS(weight=True), Layer()], ids=repr)
+def test_those_that_forget_a_scale_need_the_mean_alone(normalizer: Normalizer) -> None:
+    assert normalizer.forgets_row_scale
+    inputs = NormalizerInputs(weight=torch.tensor([0.5, 2.0, 3.0], dtype=torch.float64) if normalizer.learned else None)
+    expected = normalizer(accumulator(0.0), inputs)
+    assert_close(normalizer.of_mean(N / Z[:, None], inputs), expected, rtol=1e-14)
+
+
 def test_learned_tensors() -> None:
     weight, bias = torch.tensor([2.0, 1.0, -1.0]).double(), torch.tensor([0.5, 0.0, 1.0]).double()
     given = NormalizerInputs(weight=weight, bias=bias)

@@ -43,6 +43,7 @@ def test_spans_by_hand() -> None:
     assert Cut(4, 8).spans(3) == [Span(0, 3, 3)]
     assert Cut(4, 8).spans(18) == [Span(0, 8, 4), Span(8, 16, 4), Span(16, 18, 2)]
     assert Cut(4, 12).spans(20) == [Span(0, 12, 4), Span(12, 20, 4)]
+    assert Cut(4, 12).spans(28) == [Span(0, 16, 4), Span(16, 28, 4)]  # two of like length, not two and a third
 
 
 @pytest.mark.parametrize("span", [1, 16, 64, 200, 1000, 100_000])

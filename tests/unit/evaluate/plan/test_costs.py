@@ -52,8 +52,12 @@ def test_a_dtype_without_constants_takes_those_of_another() -> None:
         assert [costs.predict(way, counted) for way in WAYS] == [1.0] * len(WAYS)
 
 
-def test_the_built_in_constants_are_there_for_every_way() -> None:
+@pytest.mark.parametrize("has_tiles", [False, True])
+def test_the_built_in_constants_are_there_for_every_way(has_tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": has_tiles})
+    forget()
     costs = load_costs("cpu", 1)
+    assert ("AMX" in costs.source) == has_tiles
     assert costs.source.startswith("built in: ")
     assert set(costs.seconds) == {each.name for each in WAYS}
     for way in WAYS:
